@@ -48,34 +48,6 @@ def test_a_gateway_that_is_refused_says_so_and_heals(peers, caplog):
 
 
 @pytest.mark.internal
-def test_a_range_that_a_peer_refuses_is_read_from_another_one(peers):
-    """A gateway's second endpoint has the stream; the first one does not admit it any more."""
-    from p2pmsg import Relay
-    from p2pmsg.http.upstream import Range, RangePool
-
-    security = peers.security("pub", "relay")
-    with (
-        Publisher(LOOPBACK, security=security) as publisher,
-        Relay(
-            peers.pinned(publisher.endpoint, "pub"), LOOPBACK,
-            security=peers.security("relay", "http"),
-        ) as relay,
-    ):  # fmt: skip
-        publisher.publish("t", "value")
-        publisher.flush()
-        eventually(lambda: relay.stats().received)
-        places = [
-            peers.pinned(publisher.endpoint, "pub"), peers.pinned(relay.endpoint, "relay"),
-        ]  # fmt: skip
-        pool = RangePool(places, 30.0, peers.security("http"))
-        try:
-            data, following = pool._read(Range((publisher.session, "t"), 0, 1, "json", "", ""))
-        finally:
-            pool.close()
-        assert (following, b"event: loss" in data) == (1, False)
-
-
-@pytest.mark.internal
 def test_webhooks_of_a_publisher_with_keys(peers, tmp_path, monkeypatch):
     monkeypatch.setattr(channel, "_AGAIN_S", 0.1)
     security, own = peers.security("pub"), peers.security("hook")

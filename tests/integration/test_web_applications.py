@@ -1,7 +1,6 @@
 """Each program of the guide's page on web applications runs under the server that it is for."""
 
 import contextlib
-import pickle
 import re
 import signal
 import socket
@@ -12,7 +11,6 @@ import urllib.request
 
 import pytest
 
-import p2pmsg
 from tests.integration.peers import DEADLINE_S
 from tests.integration.test_guide import GUIDE, blocks
 
@@ -118,15 +116,3 @@ def test_multiprocessing(folder):
 
 def test_the_commands_are_those_of_the_page():
     assert [each.strip() for each in blocks(PAGE, "sh")] == [*COMMANDS.values()]
-
-
-def test_what_goes_wrong_is_said_as_the_page_says():
-    with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
-        for call, kind in (
-            (lambda: p2pmsg.Publisher(publisher.endpoint), p2pmsg.BindError),
-            (lambda: pickle.dumps(publisher), TypeError),
-        ):
-            with pytest.raises(kind) as error:
-                call()
-            row = re.search(rf"`{kind.__name__}`: (?!another)(.*) \|", PAGE)[1]
-            assert str(error.value).endswith(row.removeprefix("it "))

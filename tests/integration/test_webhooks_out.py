@@ -381,15 +381,11 @@ class Names:
 
 
 FORBIDDEN_HOSTS = (
-    "127.0.0.1", "localhost", "127.1", "127.0.1", "0.0.0.0", "0", "2130706433", "0x7f000001",
-    "0x7f.1", "0x7f.0.0.1", "0177.0.0.1", "017700000001", "127.255.255.254", "[::1]", "[::]",
-    "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[0:0:0:0:0:0:0:1]", "[::127.0.0.1]",
-    "[64:ff9b::127.0.0.1]", "[64:ff9b::7f00:1]", "[64:ff9b:1::7f00:1]", "[2002:7f00:1::]",
-    "[fe80::1]", "[fc00::1]", "[fd00::7]", "[ff02::1]", "[fec0::1]", "[2001:db8::1]", "[100::1]",
-    "10.0.0.1", "10.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "2852039166",
-    "0xa9fea9fe", "100.64.0.1", "192.0.0.1", "198.18.0.1", "224.0.0.1", "239.255.255.250",
-    "240.0.0.1", "255.255.255.255", "LOCALHOST", "127.0.0.1.",
+    "127.0.0.1", "localhost", "127.1", "2130706433", "0x7f000001", "017700000001", "[::1]",
+    "[::ffff:127.0.0.1]", "[64:ff9b::127.0.0.1]", "[2002:7f00:1::]", "[fe80::1]", "10.0.0.1",
+    "192.168.1.1", "169.254.169.254", "224.0.0.1", "LOCALHOST", "127.0.0.1.",
 )  # fmt: skip
+"""Some of each kind; those of `unit/p2pmsg/webhooks/test_addresses.py` are all."""
 
 
 def test_no_connection_is_made_to_forbidden_addresses():
@@ -408,7 +404,6 @@ def test_no_connection_is_made_to_forbidden_addresses():
     async def ask_all(port):
         return [await ask(host, port) for host in FORBIDDEN_HOSTS]
 
-    assert len(FORBIDDEN_HOSTS) >= 40
     with Receiver(host="0.0.0.0") as receiver:
         for host, result in zip(FORBIDDEN_HOSTS, asyncio.run(ask_all(receiver.port)), strict=True):
             assert isinstance(result, Failure), host
@@ -495,6 +490,9 @@ def test_the_command_delivers_and_ends_well(publisher, receiver, tmp_path):
         ({"headers": {"a": "b\x01"}}, "headers"),
         ({"name": "../x"}, "name"),
         ({"concurrency": 0}, "concurrency"),
+        ({"rate": -1}, "rate"),
+        ({"retry": ()}, "retry"),
+        ({"retry": (-1,)}, "retry"),
     ],
 )
 def test_a_setting_out_of_its_limits_is_named_and_no_secret_is_shown(settings, field):
@@ -527,16 +525,3 @@ def test_a_state_that_is_no_folder_is_named(tmp_path, capsys, state):
     said = capsys.readouterr().err
     assert said.startswith(f"p2pmsg hook out: state: the folder {place}/127.0.0.1-")
     assert said.endswith(" cannot be used: Not a directory\n")
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "2130706433"])
-def test_an_address_that_is_not_allowed_is_a_line_at_once(tmp_path, capsys, host):
-    state = tmp_path / "hooks"
-    words = ["hook", "out", "tcp://127.0.0.1:1", f"http://{host}/TOKEN", "--state", str(state)]
-    assert main(words) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    limit = "at a public address, or at one whose network is in allow (--allow)"
-    shown = host if host == "127.0.0.1" else f"{host} (127.0.0.1)"
-    assert said == f"p2pmsg hook out: url must be {limit}, not '{shown}'"
-    assert "TOKEN" not in said
-    assert not state.exists()

@@ -136,53 +136,6 @@ def test_each_gets_all_once_and_in_order_over_reconnections(steps):
         assert {key: at for key, at in client.place.items() if at} == wanted
 
 
-RUN = "00000000000000aa"
-
-
-def test_who_opened_before_there_was_a_stream_goes_on_as_if_it_had_stayed():
-    fanout = Fanout(BUFFER_BYTES, RUN)
-    stays, away = Client(("*",)), Client(("*",))
-    for client in (stays, away):
-        client.connect(fanout)
-        assert client.last_id == NO_STREAMS + RUN
-    for turn in range(3):  # also where it comes back, and there is still none
-        away.leave(fanout)
-        if turn == 2:
-            fanout.know({STREAMS[0]: 1000, STREAMS[1]: 500})
-            fanout.take(batch_of(STREAMS[0], 1000, 10))
-            fanout.take(batch_of(STREAMS[2], 70, 10))
-        away.connect(fanout)
-    fanout.take(batch_of(STREAMS[3], 30, 10))  # it is found late
-    fanout.take(batch_of(STREAMS[0], 1010, 10))
-    for client in (stays, away):
-        client.take(10**6)
-        assert not client.member.reason
-    expected = {STREAMS[0]: 1020, STREAMS[1]: 500, STREAMS[2]: 80, STREAMS[3]: 40}
-    assert stays.place == away.place == expected
-    assert away.first == {STREAMS[0]: 1000, STREAMS[2]: 70, STREAMS[3]: 30}
-
-
-def test_what_is_on_its_way_when_its_stream_is_known_is_not_left_out():
-    fanout = Fanout(BUFFER_BYTES, RUN)
-    client = Client(("*",))
-    client.connect(fanout)
-    client.leave(fanout)
-    fanout.know({STREAMS[0]: 1010})
-    fanout.take(batch_of(STREAMS[0], 1000, 10))
-    client.connect(fanout)
-    assert client.first == {STREAMS[0]: 1000}
-
-
-def test_an_id_of_another_gateway_that_knew_no_stream_leaves_nothing_out():
-    fanout = Fanout(BUFFER_BYTES, RUN)
-    fanout.take(batch_of(STREAMS[0], 1000, 10))
-    for last_id in (NO_STREAMS, f"{NO_STREAMS}00000000000000bb"):
-        client = Client(("a",))
-        client.last_id = last_id
-        client.connect(fanout)
-        assert client.first == {STREAMS[0]: 0}
-
-
 def hold_until_it_goes_on(view):
     """Return for how many turns the view holds up what is received."""
     return next(turns for turns in range(2 * HOLD_TURNS_MAX) if not view.hold())
@@ -249,14 +202,6 @@ def test_ids_that_are_none_are_refused(text):
 
 
 KEY = (1, "a")
-
-
-def test_a_position_after_what_was_read_is_no_publisher_that_went_back():
-    resume = Resume({KEY: 100})
-    step = resume.step({KEY: 90}, {})
-    assert (step.rewound, step.read, step.ahead) == ({}, None, {KEY: 90})
-    step = resume.step({KEY: 120}, {})  # this gateway has read further
-    assert (step.rewound, step.read, step.ahead) == ({}, (KEY, 100, 120), {})
 
 
 def test_who_waited_too_long_follows_the_stream_from_where_it_was_first_found():

@@ -65,16 +65,6 @@ def test_no_error_shows_the_url():
     assert count > 30
 
 
-def test_what_the_endpoint_sent_is_shown():
-    request = aiohttp.RequestInfo(aiohttp.typedefs.URL(URL), "POST", {})
-    error = aiohttp.ClientResponseError(
-        request, (), status=400, message="Bad status line 'SSH'\n ^"
-    )
-    assert REASONS.of_error(error) == "ClientResponseError: Bad status line 'SSH' ^"
-    said = REASONS.of_error(aiohttp.ServerDisconnectedError())
-    assert said == "ServerDisconnectedError: Server disconnected"
-
-
 def percent_all(text):
     return "".join(f"%{octet:02x}" for octet in text.encode())
 
