@@ -20,10 +20,11 @@ from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.exact import ExactReceiver
 from p2pmsg.statsd.listen import ListenEndpoint, parse_listen
-from p2pmsg.statsd.management import Management
+from p2pmsg.statsd.management import Management, handler
 from p2pmsg.statsd.metric import BadLine
 from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.outputs.stream import StreamOutput
+from p2pmsg.statsd.serving import Server
 from p2pmsg.statsd.snapshot import Snapshot
 from p2pmsg.statsd.sockets import Sockets
 from p2pmsg.statsd.totals import ExactTotals
@@ -272,13 +273,15 @@ class Collector(ClosesItself):
         self._stop, self._ended = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self._sockets = Sockets(self._aggregator)
+        self._management: Server | None = None
         self._publisher: Publisher | None = None
         self._exact: ExactReceiver | None = None
         try:
             for place in places:
                 self._sockets.listen(place, reuse_port=reuse_port)
             if port is not None:
-                self._sockets.listen_management(port, self._make_management(places))
+                handles = handler(self._make_management(places), self._lock)
+                self._management = Server(port.host, port.port, handles)
             if isinstance(publish, str):
                 publish = self._publisher = Publisher(publish, name=topic, security=security)
             if publish is not None:
@@ -288,6 +291,8 @@ class Collector(ClosesItself):
                 self._exact = ExactReceiver(endpoints, *given, security)
         except BaseException:
             self._sockets.close()
+            if self._management is not None:
+                self._management.close()
             if self._publisher is not None:
                 self._publisher.close(timeout=0.0)
             raise
@@ -306,8 +311,9 @@ class Collector(ClosesItself):
     @property
     def management_endpoint(self) -> str | None:
         """Where the management port listens, or None."""
-        place = self._sockets.management_endpoint
-        return None if place is None else str(place)
+        if self._management is None:
+            return None
+        return str(ListenEndpoint("tcp", self._management.host, self._management.port))
 
     @property
     def publish_endpoint(self) -> str | None:
@@ -444,6 +450,8 @@ class Collector(ClosesItself):
             _log.exception("statsd: the collector has ended")
         finally:
             self._sockets.close()
+            if self._management is not None:
+                self._management.close()
             if self._exact is not None:
                 self._exact.close()
             self._flushing.abandon()
@@ -495,16 +503,18 @@ class Collector(ClosesItself):
         return Management(self._aggregator, time.time(), self._statuses, shown)
 
     def _statuses(self) -> list[tuple[str, str, float]]:
-        return [
-            (output.name, name, value)
-            for output in self._outputs
-            for name, value in output.status()
+        found: list[tuple[str, str, float]] = [
+            ("messages", "last_msg_seen", self._sockets.last_message_s),
+            ("messages", "bad_lines_seen", self._aggregator.counts["bad_lines"]),
         ]
+        for output in self._outputs:
+            found += [(output.name, name, value) for name, value in output.status()]
+        return found
 
 
 def _management_at(management: str) -> ListenEndpoint:
     place = parse_listen(management, "management")
-    check("management", management, not place.is_datagram, "tcp://HOST:PORT or unix:///PATH")
+    check("management", management, place.scheme == "tcp", "tcp://HOST:PORT")
     return place
 
 

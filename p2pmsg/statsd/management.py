@@ -5,7 +5,10 @@ segment are an error. Objects look like those of Node, since scripts in the fiel
 """
 
 import re
+import socketserver
+import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.metric import STATISTICS, Kind
@@ -23,9 +26,28 @@ _DELETES: dict[str, tuple[Kind, ...]] = {
 }
 _IDENTIFIER = re.compile(r"[a-zA-Z_][a-zA-Z_0-9]*")
 _LINE_LENGTH = 72
+_COMMAND_BYTES_MAX = 64 * 1024
+_ANSWER_BYTES_MAX = 16 * 2**20
 _ITEMS_MAX = 100
 QUIT = None
 """Returned by `answer` to close the connection."""
+
+
+def handler(
+    management: "Management", lock: AbstractContextManager[None]
+) -> type[socketserver.BaseRequestHandler]:
+    """Return what serves a connection: what arrives is answered under the lock."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            while data := self.request.recv(_COMMAND_BYTES_MAX):
+                with lock:
+                    answer = management.answer(data, time.time())
+                if answer is QUIT:
+                    return
+                self.request.sendall(answer.encode()[:_ANSWER_BYTES_MAX])
+
+    return Handler
 
 
 class Management:
@@ -34,7 +56,7 @@ class Management:
     Args:
         aggregator: holds the metrics that are shown and deleted.
         started_s: when the collector was started, seconds since the epoch.
-        statuses: returns (output, name, number) of each output; a number whose name begins with
+        statuses: returns (part, name, number) of what is shown; a number whose name begins with
             `last_` is a time, and is shown as the seconds since then.
         config: settings to show, as (name, value).
 
@@ -52,7 +74,6 @@ class Management:
         self._statuses = statuses
         self._config = list(config)
         self._health = "up"
-        self.last_message_s = started_s
 
     def answer(self, data: bytes, now_s: float) -> str | None:
         """Return the answer to what arrived, or `QUIT`."""
@@ -85,12 +106,7 @@ class Management:
     def _show_stats(self, now_s: float) -> str:
         now = round(now_s)
         lines = [f"uptime: {now - round(self._started_s)}"]
-        entries = [
-            ("messages", "last_msg_seen", self.last_message_s),
-            ("messages", "bad_lines_seen", self._aggregator.counts["bad_lines"]),
-            *self._statuses(),
-        ]
-        for output, name, value in entries:
+        for output, name, value in self._statuses():
             shown = now - round(value) if name.startswith("last_") else value
             lines.append(f"{output}.{name}: {number_text(shown)}")
         return "\n".join(lines) + "\n" + _END

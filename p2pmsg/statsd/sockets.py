@@ -9,7 +9,6 @@ from functools import partial
 
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.listen import ListenEndpoint, bound_endpoint, kernel_drops, open_socket
-from p2pmsg.statsd.management import Management
 from p2pmsg.statsd.parser import LINE_BYTES_MAX
 from p2pmsg.statsd.receive import BulkReader, StreamBuffer
 from p2pmsg.sync.lock import PublishLock
@@ -26,7 +25,6 @@ _ROOMY_BYTES = 2 * 2**20
 _GATHER_S, _GATHER_TIGHT_S = 0.001, 0.0001
 """Pause between two reads that found little, so that datagrams come in bulk. A roomy buffer holds
 what comes in a millisecond."""
-_ANSWER_BYTES_MAX = 16 * 2**20
 _FAILURES_LOGGED = 3
 
 _FRAMED = {"tcp": False, "unix": None, "unixstream": True}
@@ -35,7 +33,7 @@ Handler = Callable[[], bool]
 
 
 class Sockets:
-    """Reads datagrams, connections and the management port into an aggregator.
+    """Reads datagrams and connections into an aggregator.
 
     Handlers read one ready socket each; they return whether more is waiting.
     """
@@ -46,10 +44,9 @@ class Sockets:
         self._handlers: dict[int, Handler] = {}
         self._sockets: dict[int, socket.socket] = {}
         self._streams: dict[int, StreamBuffer] = {}
-        self._answers: dict[int, bytes] = {}
         self._udp: list[socket.socket] = []
         self._paths: list[tuple[str, int]] = []
-        self._management: Management | None = None
+        self.last_message_s = time.time()
         self._gather_s = _GATHER_S
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
@@ -58,12 +55,13 @@ class Sockets:
         self._closed = False
         self.counts = aggregator.counts
         self.endpoints: list[ListenEndpoint] = []
-        self.management_endpoint: ListenEndpoint | None = None
 
     def listen(self, place: ListenEndpoint, *, reuse_port: bool) -> None:
         """Bind a socket and read it from now on."""
-        made, bound = self._open(place, RECEIVE_BYTES, reuse_port)
-        self.endpoints.append(bound)
+        made = open_socket(place, receive_buffer_bytes=RECEIVE_BYTES, reuse_port=reuse_port)
+        if place.path:
+            self._paths.append((place.path, os.stat(place.path).st_ino))
+        self.endpoints.append(bound_endpoint(place, made))
         if place.is_datagram:
             granted = made.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
             if place.scheme == "unixgram":
@@ -77,20 +75,6 @@ class Sockets:
         else:
             serve = partial(self._serve_stream, _FRAMED[place.scheme])
             self._add(made, lambda: self._accept(made, serve))
-
-    def listen_management(self, place: ListenEndpoint, management: Management) -> None:
-        """Answer the management port from now on."""
-        made, self.management_endpoint = self._open(place, 65_536, reuse_port=False)
-        self._management = management
-        self._add(made, lambda: self._accept(made, self._serve_management))
-
-    def _open(
-        self, place: ListenEndpoint, buffer_bytes: int, reuse_port: bool
-    ) -> tuple[socket.socket, ListenEndpoint]:
-        made = open_socket(place, receive_buffer_bytes=buffer_bytes, reuse_port=reuse_port)
-        if place.path:
-            self._paths.append((place.path, os.stat(place.path).st_ino))
-        return made, bound_endpoint(place, made)
 
     def _add(self, made: socket.socket, handler: Handler) -> None:
         self._sockets[made.fileno()] = made
@@ -139,14 +123,10 @@ class Sockets:
             data, count, full = reader.read()
             if count:
                 self._aggregator.feed(data, count)
-                self._on_message()
+                self.last_message_s = time.time()
             if not full:
                 return False
         return True
-
-    def _on_message(self) -> None:
-        if self._management is not None:
-            self._management.last_message_s = time.time()
 
     def on_drops(self) -> None:
         """Look up how many datagrams the kernel has dropped."""
@@ -182,7 +162,7 @@ class Sockets:
                 self.counts["lines_overlong"] += lines.overlong - before
                 if whole:
                     self._aggregator.feed(whole)
-                    self._on_message()
+                    self.last_message_s = time.time()
                 if lines.broken:
                     self._drop(made)
             return len(data) == _STREAM_BYTES
@@ -196,41 +176,9 @@ class Sockets:
             return
         if whole and not lines.framed and self._aggregator.config.dialect.grammar != "etsy":
             self._aggregator.feed(rest)
-            self._on_message()
+            self.last_message_s = time.time()
         else:
             self.counts["lines_unfinished"] += 1
-
-    def _serve_management(self, made: socket.socket) -> None:
-        def read() -> bool:
-            fd = made.fileno()
-            if self._answers.get(fd):
-                return self._write(made)
-            data = self._receive(made)
-            assert self._management is not None
-            if data:
-                answer = self._management.answer(data, time.time())
-                if answer is None:
-                    self._drop(made)
-                else:
-                    self._answers[fd] = answer.encode()[:_ANSWER_BYTES_MAX]
-                    self._write(made)
-            return False
-
-        self._add(made, read)
-
-    def _write(self, made: socket.socket) -> bool:
-        """Send the answer; the next command is read when all of it has been sent."""
-        fd = made.fileno()
-        try:
-            sent = made.send(self._answers[fd])
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self._drop(made)
-            return False
-        self._answers[fd] = self._answers[fd][sent:]
-        self._poll.modify(made, select.POLLOUT if self._answers[fd] else select.POLLIN)
-        return False
 
     def _receive(self, made: socket.socket) -> bytes:
         """Return what has arrived; a connection that has ended is dropped."""
@@ -250,7 +198,6 @@ class Sockets:
         self._end_stream(fd, whole=whole)
         self._poll.unregister(fd)
         del self._handlers[fd], self._sockets[fd]
-        self._answers.pop(fd, None)
         self.counts["connections"] -= 1
         made.close()
 
