@@ -262,9 +262,7 @@ class Collector(ClosesItself):
         endpoints = _several(exact)
         fits = state is None or bool(endpoints)
         check("state", state, fits, "None without exact, whose totals it keeps")
-        self._outputs = list(outputs)
-        fits = all(hasattr(one, "name") and hasattr(one, "write") for one in self._outputs)
-        check("outputs", outputs, fits, "objects with a name and the methods of an Output")
+        self._outputs = _outputs_of(outputs)
         self._interval_s = interval
         self._aggregator = Aggregator(config, interval=interval)
         self.config = self._aggregator.config
@@ -336,7 +334,7 @@ class Collector(ClosesItself):
 
     def _drain(self) -> None:
         self._aggregator.drain()
-        self._sockets.on_drops()
+        self._sockets.count_drops()
 
     def _count(self) -> CollectorStats:
         aggregator, series = self._aggregator, self._aggregator.series
@@ -477,7 +475,7 @@ class Collector(ClosesItself):
 
     def _begin_flush(self) -> None:
         with self._lock:
-            self._sockets.on_drops()
+            self._sockets.count_drops()
             if self._exact is not None:
                 self._exact.keep()
             self._flushing.begin(lambda: self._aggregator.flush(time.time()))
@@ -510,6 +508,13 @@ class Collector(ClosesItself):
         for output in self._outputs:
             found += [(output.name, name, value) for name, value in output.status()]
         return found
+
+
+def _outputs_of(outputs: Iterable[Output]) -> list[Output]:
+    found = list(outputs)
+    fits = all(hasattr(one, "name") and hasattr(one, "write") for one in found)
+    check("outputs", outputs, fits, "objects with a name and the methods of an Output")
+    return found
 
 
 def _management_at(management: str) -> ListenEndpoint:

@@ -128,7 +128,7 @@ class Sockets:
                 return False
         return True
 
-    def on_drops(self) -> None:
+    def count_drops(self) -> None:
         """Look up how many datagrams the kernel has dropped."""
         if self._udp and not self._closed:
             self.counts["kernel_drops"] = kernel_drops(self._udp)
@@ -211,7 +211,7 @@ class Sockets:
         """Close every socket and remove the files of those that have one."""
         if self._closed:
             return
-        self.on_drops()
+        self.count_drops()
         self._closed = True
         for fd in list(self._streams):
             self._end_stream(fd, whole=False)
