@@ -47,7 +47,7 @@ def main(place: str) -> None:
             for number in range(ORDERS):
                 order = f"order-{number}"
                 pusher.push({"order": order, "step": step}, key=order)
-        pusher.drain(timeout=60)
+        pusher.join(timeout=60)
         for puller in pullers:
             puller.close()
         for thread in threads:

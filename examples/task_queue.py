@@ -54,7 +54,7 @@ def main(place: str) -> None:
             stats = pusher.stats()
             print(f"killed a worker: {stats.done} done, {stats.in_flight} to do, "
                   f"{stats.taken_back} taken back so far")  # fmt: skip
-        pusher.drain(timeout=60)
+        pusher.join(timeout=60)
         stats = pusher.stats()
         print(f"{stats.done} of {JOBS} done, {stats.delivered} deliveries, {stats.dead} dead")
         for worker in workers:

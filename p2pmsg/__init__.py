@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from p2pmsg.queue import Job as Job
     from p2pmsg.queue import Puller as Puller
     from p2pmsg.queue import Pusher as Pusher
-    from p2pmsg.queue import QueueConfig as QueueConfig
+    from p2pmsg.queue import PusherConfig as PusherConfig
     from p2pmsg.requests import Requester as Requester
     from p2pmsg.requests import Responder as Responder
     from p2pmsg.security import Security as Security
@@ -86,7 +86,7 @@ __all__ = [
     "PublisherConfig",
     "Puller",
     "Pusher",
-    "QueueConfig",
+    "PusherConfig",
     "Relay",
     "RequestError",
     "Requester",
@@ -108,7 +108,7 @@ _HOMES = {
     ),
     "p2pmsg.log": ("LogConfig",),
     "p2pmsg.message": ("Message", "MessageBatch"),
-    "p2pmsg.queue": ("Job", "Puller", "Pusher", "QueueConfig"),
+    "p2pmsg.queue": ("Job", "Puller", "Pusher", "PusherConfig"),
     "p2pmsg.requests": ("Requester", "Responder"),
     "p2pmsg.security": ("Security",),
     "p2pmsg.sync.publisher": ("Publisher",),

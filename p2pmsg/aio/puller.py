@@ -3,23 +3,24 @@
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Callable
+from typing import Any, Final, Self
 
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
-from p2pmsg.aio.pipeline import PipelinePuller
-from p2pmsg.aio.running import RunsJobs
+from p2pmsg.aio.running import TaskRun
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import SLICE_NS, Pace, Waiters, until_of
-from p2pmsg.checks import check, time_to_wait
+from p2pmsg.checks import time_to_wait
 from p2pmsg.errors import ClosedError
 from p2pmsg.message import T_co
+from p2pmsg.queue.each_taker import EachTaker
 from p2pmsg.queue.job import Job
-from p2pmsg.queue.pipeline.config import refuse_queue_options
-from p2pmsg.queue.pipeline.puller import PULLER_OPTIONS
 from p2pmsg.queue.puller_base import PullerBase
+from p2pmsg.queue.running import OnError, check_run
+from p2pmsg.subscriber.typed import Misfit
 from p2pmsg.sync.lifecycle import close_in_children, is_inherited
+from p2pmsg.sync.stop_signals import StopSignals
 
 _FRAMES_PER_ROUND: Final = 8
 _get_ident = threading.get_ident
@@ -27,7 +28,7 @@ _get_loop = asyncio.get_running_loop
 _monotonic_ns = time.monotonic_ns
 
 
-class Puller(RunsJobs[T_co], PullerBase[T_co], TakesTurns, ClosesInLoop):
+class Puller(PullerBase[T_co], TakesTurns, ClosesInLoop):
     """Takes jobs from pushers, one after the other.
 
     ::
@@ -63,20 +64,9 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], TakesTurns, ClosesInLoop):
 
     """
 
+    _run: "TaskRun | None" = None
     _turn_ns_max = SLICE_NS
     _frames_per_round = _FRAMES_PER_ROUND
-
-    if not TYPE_CHECKING:  # for type checkers, the signature is that of __init__
-
-        def __new__(cls, *arguments: Any, mode: str = "queue", **options: Any) -> Any:
-            """Make a puller of the mode; a pipeline's is of a class of its own."""
-            check("mode", mode, mode in ("queue", "pipeline"), 'one of "queue", "pipeline"')
-            if mode == "pipeline":
-                refuse_queue_options(PULLER_OPTIONS, options)
-                return PipelinePuller(*arguments, **options)
-            return super().__new__(cls)
-
-        __new__.__wrapped__ = PullerBase.__init__  # for `help`, too
 
     # --------------------------------------------------------------------------------- public
 
@@ -84,12 +74,20 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], TakesTurns, ClosesInLoop):
         return self
 
     async def __anext__(self) -> Job[T_co]:
-        core = self._core
-        ready = core.ready
+        batch = self._batch
+        at = batch.at
+        if at < batch.stop and _monotonic_ns() < self._pace.until_ns:  # by the batch
+            taken = batch.jobs[at]
+            batch.done = at
+            batch.at = at + 1
+            return taken
         # The fast path: as `Puller.__next__` of the threads, where nobody has to be let in.
-        if ready and ready[0]._detail is None and _get_loop() is self._loop:
+        each = self._each
+        if each is not None and _get_loop() is self._loop:
+            core = each.core
+            ready = core.ready
             now_ns = _monotonic_ns()
-            if now_ns < self._pace.until_ns:
+            if ready and ready[0]._detail is None and now_ns < self._pace.until_ns:
                 job = ready[0]
                 core.open[job.delivery] = job
                 job._begun_ns = now_ns
@@ -128,13 +126,77 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], TakesTurns, ClosesInLoop):
             taken: list[Job[T_co]] = []
             self._lock.run_whole(self._take, taken)
             self._wake_waiting()
-            if taken and not self._fits(taken[0]):
+            if taken and isinstance(taken[0].value, Misfit):
+                self._report_misfit(taken.pop())
                 continue
             if taken:
                 return taken[0]  # nothing is waited for from here on, so it reaches the caller
-            self._keys.raise_refused()
+            self._taker.keys.raise_refused()
             if not await self._waiters.wait(until):
                 raise TimeoutError(f"no job came within {timeout} s")
+
+    async def run(
+        self,
+        handler: Callable[[Job[T_co]], Any],
+        *,
+        on_error: OnError = "retry",
+        tasks: int = 1,
+        count: int | None = None,
+        signals: bool = True,
+    ) -> None:
+        """Call `handler(job)` for each job; a failing one does not end it.
+
+        It is `run` of `p2pmsg.Puller`, with tasks in place of threads. ::
+
+            async def work(job):
+                await resize(job.value)
+
+            async with aio.Puller("tcp://127.0.0.1:5557") as puller:
+                await puller.run(work)
+
+        A job is acknowledged when its handler returns, unless the handler has settled it itself. It
+        ends when `close` is called, and at SIGTERM or Ctrl-C: it takes no further job, finishes
+        those in hand, and returns. A second signal does what it did before. A call that is
+        cancelled cancels the handlers, and their jobs are rejected.
+
+        Args:
+            handler: an `async def`, or a function that returns at once; it takes a `Job`, and what
+                it returns is ignored. No generator; one that a decorator hides fails with
+                `TypeError`.
+            on_error: what becomes of a job whose handler raised; each failure is logged. `retry`
+                (default): it is rejected, so that the pusher has it tried again, by its own rules.
+                `discard`: it becomes a dead letter at once. `stop`: it is rejected, `run` finishes
+                the other jobs in hand, and raises the exception. A callable, which may be an
+                `async def`, gets the job and the exception, and may `discard` the job, or `reject`
+                it with a delay; if it does neither the job is rejected, and if it raises, that ends
+                `run`, too.
+            tasks: how many jobs are worked on at once, each in a task of its own. Default 1: in the
+                caller's task; at most 10,000. A puller has at most `prefetch` jobs.
+            count: end after so many jobs, failed ones included. Default: never.
+            signals: whether SIGTERM and Ctrl-C end it as said above. Default True; in a thread
+                other than the main one they do not.
+
+        Raises:
+            ConfigError: an argument is out of its limits.
+            ClosedError: the puller is closed, or another call of `run` takes its jobs.
+            RuntimeError: it was made in another event loop.
+
+        """
+        self._check_each()
+        check_run(handler, on_error, "tasks", tasks, count)
+        self._check_caller()
+        if self._run is not None:
+            raise ClosedError("the puller", "another call of run() takes its jobs")
+        self._run = run = TaskRun(self.receive, handler, on_error, count)
+        try:
+            if signals:
+                with StopSignals(run.stop):
+                    await run.run_tasks(tasks)
+            else:
+                await run.run_tasks(tasks)
+        finally:
+            self._run = None
+            run.is_over.set()
 
     async def close(self, timeout: float = 1.0) -> None:
         """Give back what was not begun, reject what was, and close; who waits gets `ClosedError`.
@@ -167,7 +229,7 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], TakesTurns, ClosesInLoop):
             self._closed, self._unusable = True, "it is closed"
             self._waiters.close()
             self._driver.stop()
-            self._lock.run_whole(self._close_all)
+            self._lock.run_whole(self._taker.close)
 
     # -------------------------------------------------------------------------------- private
 
@@ -175,8 +237,8 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], TakesTurns, ClosesInLoop):
         self._check_usable()
         self._driver.check_loop()
 
-    def _prepare(self, endpoints: str | Sequence[str]) -> None:
-        who = f"the puller of {endpoints if isinstance(endpoints, str) else ', '.join(endpoints)}"
+    def _prepare(self) -> None:
+        who = f"the puller of {', '.join(self._places)}"
         self._driver = LoopDriver(who, self._turn, at_loop_end=self.close_now, by_caller=True)
         self._loop = self._driver.loop
         self._thread = threading.get_ident()
@@ -184,9 +246,10 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], TakesTurns, ClosesInLoop):
         self._pace = Pace()
 
     def _begin(self) -> None:
+        self._each = self._taker if isinstance(self._taker, EachTaker) else None
         self._is_made = True
         close_in_children(self)
-        self._driver.watch(client.fd for client in self._clients)
+        self._watches.begin(self._driver)
         self._driver.start()
 
     def _turn(self) -> float:
@@ -197,26 +260,36 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], TakesTurns, ClosesInLoop):
 
     def _wake_waiting(self) -> None:
         if self._waiters:
-            ready = sum(len(core.ready) for core in self._cores)
-            self._waiters.offer(ready + self._keys.has_error)
-
-    def _work(self, now_ns: int) -> bool:
-        done = super()._work(now_ns)
-        if not done:
-            self._driver.wake()
-        return done
+            self._waiters.offer(self._taker.ready + self._taker.keys.has_error)
 
     def _settled(self) -> None:
-        """Report what was settled in the loop's next round, or at once where that is a lot."""
+        """Report what was acknowledged in the loop's next round, or at once where it is a lot."""
         if _get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self._driver.wake)
-        elif self._core.acks_waiting() >= self._flush_at:
-            self._lock.run(self._flush, _monotonic_ns())
+        elif self._each is not None and self._each.is_full and self._unusable is None:
+            self._lock.run(self._each.commit)
         else:
             self._driver.wake()
 
+    async def _end_run(self, timeout: float) -> None:
+        """Stop `run`, and wait until the jobs in hand are finished; not where it is called there.
+
+        Args:
+            timeout: how long to wait at most, in seconds.
+
+        """
+        run = self._run
+        if run is None:
+            return
+        run.stop()
+        if asyncio.current_task() not in run.tasks:
+            try:
+                await asyncio.wait_for(run.is_over.wait(), timeout)
+            except TimeoutError:
+                pass  # what is in hand then is rejected
+
     def _is_drained(self) -> bool:
-        return not self._lock.run_whole(self._is_unsettled)
+        return not self._lock.run_whole(self._taker.is_unsettled)
 
     def _forget(self) -> None:
         """In a forked child: nothing of this is the child's."""

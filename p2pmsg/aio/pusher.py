@@ -2,22 +2,19 @@
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import transports
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
-from p2pmsg.aio.pipeline import PipelinePusher
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import SLICE_NS, Pace, Waiters, in_executor, is_looked_up, until_of
-from p2pmsg.checks import at_least, check, time_to_wait
+from p2pmsg.checks import at_least, time_to_wait
 from p2pmsg.errors import ClosedError, LogFailedError, SendQueueFullError, translated
 from p2pmsg.queue.config import PusherConfig
+from p2pmsg.queue.each import EachJobs
 from p2pmsg.queue.journal.file import FileJournal, PendingSync
-from p2pmsg.queue.pipeline.config import refuse_queue_options
-from p2pmsg.queue.pipeline.pusher import PIPELINE_OPTIONS
 from p2pmsg.queue.pusher_base import LogChoice, Opened, PusherBase
-from p2pmsg.queue.pusher_io import PusherIO
 from p2pmsg.sync.lifecycle import close_in_children
 from transports.own_log import own_log as _log
 
@@ -28,7 +25,7 @@ _RECORDS_AT_ONCE: Final = 500
 _EMPTY_AGAIN_S: Final = 1.0
 _NOT_OPEN: Final = "it is not open yet; `async with` opens it, or `await open()`"
 _CLOSED: Final = "it is closed"
-_OPENED: Final = ("_core", "_store", "_batch", "_io", "_server")
+_OPENED: Final = ("_jobs", "_batch", "_server")
 """What is there only when it is open."""
 _running_loop: Final = asyncio._get_running_loop
 
@@ -63,18 +60,6 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         LogInUseError, LogFormatError, LogFailedError: the log cannot be used; raised by `open`.
 
     """
-
-    if not TYPE_CHECKING:  # for type checkers, the signature is that of __init__
-
-        def __new__(cls, *arguments: Any, mode: str = "queue", **options: Any) -> Any:
-            """Make a pusher of the mode; a pipeline's is of a class of its own."""
-            check("mode", mode, mode in ("queue", "pipeline"), 'one of "queue", "pipeline"')
-            if mode == "pipeline":
-                refuse_queue_options(PIPELINE_OPTIONS, options)
-                return PipelinePusher(*arguments, **options)
-            return super().__new__(cls)
-
-        __new__.__wrapped__ = PusherBase.__init__  # for `help`, too
 
     # --------------------------------------------------------------------------------- public
 
@@ -112,7 +97,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         """Accept one job and return its sequence; it never waits.
 
         It is handed out at once, and shares a frame with others where jobs follow one another
-        closely, for at most `linger`. What is changed in `value` afterwards changes nothing.
+        closely, for 1 ms at most. What is changed in `value` afterwards changes nothing.
 
         With a log, its record is written when this returns: a process that is killed loses nothing.
         With `fsync="always"` it is not yet on the disk; `drain` waits until it is, and raises where
@@ -127,9 +112,8 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
                 the order of pushing rules. Default 0.
             delay: how long it is not handed out, in seconds, 31,622,400 (366 days) at most.
                 Default 0.
-            message_id: by which a job that was pushed before, within the window
-                (`QueueConfig.dedup_window`), is known and not accepted again; the sequence that
-                it got then is returned. Default None.
+            message_id: by which a job that was pushed before, within 10 min, is known and not
+                accepted again; the sequence that it got then is returned. Default None.
             headers: further fields by name, msgpack values. Default None.
 
         Raises:
@@ -183,7 +167,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
             await self._wait_for_space(timeout, until)
 
     async def join(self, timeout: float | None = None) -> None:
-        """Wait until every job is done, or a dead letter: what `drain` of the threaded one does.
+        """Wait until every job is done, or a dead letter.
 
         Args:
             timeout: in seconds. Default None: without end.
@@ -199,8 +183,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         if timeout is not None:
             at_least("timeout", timeout, 0)
         if not await self._wait_until_empty(timeout):
-            left = self.stats().in_flight
-            raise TimeoutError(f"{left} jobs were not done within {timeout} s")
+            raise TimeoutError(f"{self._in_flight} jobs were not done within {timeout} s")
 
     async def close(self, timeout: float | None = None) -> None:
         """Wait until every job is done, and close; other tasks that wait get `ClosedError`.
@@ -246,7 +229,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         self._lock.run_whole(self._close_all)
         left = self._in_flight
         if left and self._log_settings is None:
-            _log.warning("%d jobs were not done at close, and are lost", left)
+            _log.warning("%d jobs were not done at close; what no worker has is lost", left)
 
     # -------------------------------------------------------------------------------- private
 
@@ -267,11 +250,11 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         """Open everything; it may take long, and is not called in the loop's thread then."""
         opened = self._open()
         try:
-            self._start(opened)
-            if self._journal is not None:
+            self._start(opened, sync_soon=self._sync_soon, turn_ns_max=SLICE_NS)
+            if self._journal is not None and isinstance(self._jobs, EachJobs):
                 self._journal.defers = True
                 # Now, so that the first turn does not wait for the disk.
-                self._journal.allow_deliveries(self._core.queue.next_delivery)
+                self._journal.allow_deliveries(self._jobs.core.queue.next_delivery)
         except BaseException:
             opened.close()
             raise
@@ -315,21 +298,16 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         self._driver.watch(self._fds)
         self._driver.start()
 
-    def _make_io(self) -> PusherIO:
-        return PusherIO(
-            self._core, self._server, self._journal, sync_soon=self._sync_soon,
-            turn_ns_max=SLICE_NS, access_rules=self._access_watch(),
-        )  # fmt: skip
-
     def _push_slowly(
         self, value: Any, key: Any, priority: Any, delay: Any, message_id: Any, headers: Any,
         timeout: float | None,
     ) -> int:  # fmt: skip
-        job = self._job(value, key, priority, delay, message_id, headers)
+        job = self._jobs.job(value, key, priority, delay, message_id, headers)
         accepted = self._lock.run_whole(self._try_push, job)
         if accepted is None:
-            self._refused_bytes = max(self._refused_bytes, job.size)
-            limit = f"in_flight_max ({self._in_flight_max}) jobs, or their bytes"
+            size = len(job) if isinstance(job, bytes) else job.size
+            self._refused_bytes = max(self._refused_bytes, size)
+            limit = self._jobs.limit
             raise SendQueueFullError(f"{limit}, are in flight; `await drain()` waits for space")
         if self._syncs:
             self._sync_soon()
@@ -344,7 +322,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         journal = self._journal
         if journal is not None and self._emptying is None and journal.has_to_empty:
             self._emptying = self._loop.create_task(self._empty_segments(journal))
-        if self._io.is_failing != self._is_one_way:
+        if self._jobs.is_failing != self._is_one_way:
             self._is_one_way = not self._is_one_way
             # What came is left where it is, and would wake it at once.
             self._driver.watch(() if self._is_one_way else self._fds)
@@ -358,30 +336,12 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
             if self._spaces.is_closed:
                 raise ClosedError("the pusher")
             if not in_time:
-                limit = f"in_flight_max ({self._in_flight_max}) jobs, or their bytes"
-                raise TimeoutError(f"{limit}, were in flight for {timeout} s")
+                raise TimeoutError(f"{self._jobs.limit}, were in flight for {timeout} s")
             if self._space():
                 return
 
     def _space(self) -> int:
-        """Return how many jobs fit in, of which the first one may have any size.
-
-        Half of the bytes are enough, or a worker that keeps one job would be waited for where they
-        are fewer than two of the largest have. So a larger job may be refused, once: then there is
-        space only for as large a one.
-        """
-        config, store, batch = self._config, self._store, self._batch
-        in_flight = self._in_flight + len(batch.ends)
-        if in_flight == 0:
-            return 1
-        used_bytes = store.bytes + self._io.unsynced_bytes + len(batch.buffer)
-        half = config.in_flight_bytes_max // 2
-        size = min(config.message_bytes_max, max(half, self._refused_bytes))
-        if used_bytes + size > config.in_flight_bytes_max:
-            return 0
-        # It follows the pace of the workers, and may be lower a moment later, when it is pushed.
-        self._granted = limit = self._in_flight_max
-        return max(0, limit - in_flight)
+        return self._jobs.space(self._refused_bytes)
 
     def _sync_soon(self) -> None:
         """Have a thread force to the disk what was written; one at a time."""
@@ -449,7 +409,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
 
         def is_over() -> bool:
             broken = journal is not None and journal.broken is not None
-            return broken or (self._in_flight == 0 and not self._batch.ends)
+            return broken or self._in_flight == 0
 
         await self._driver.wait_for(is_over, timeout)
         return bool(self._lock.run_whole(self._is_empty))

@@ -200,7 +200,7 @@ class App:
                 `stop`: it is rejected, and the app stops. A callable gets the `Event` and the
                 exception; what it does not settle is rejected.
             options: further arguments of `p2pmsg.aio.Puller`, such as `prefetch` and `name`, but
-                not `mode`. With `type` a job whose value does not fit becomes a dead letter
+                not `acknowledge`. With `type` a job whose value does not fit becomes a dead letter
                 before it comes to the handler.
 
         Raises:
@@ -208,7 +208,7 @@ class App:
 
         """
         check_endpoints(endpoints)
-        _check_options(Puller, options, ("mode",))  # jobs of a pipeline cannot be settled
+        _check_options(Puller, options, ("acknowledge",))  # by the batch none can be rejected
         _check_concurrency(concurrency)
 
         def add(function: F) -> F:

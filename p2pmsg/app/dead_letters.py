@@ -9,7 +9,7 @@ from p2pmsg.aio.pusher import Pusher
 from p2pmsg.app.events import Event
 from p2pmsg.app.policy import DeadLetter
 from p2pmsg.config import PublisherConfig, SubscriberConfig
-from p2pmsg.queue.config import PullerConfig, PusherConfig
+from p2pmsg.queue.config import FRAME_BYTES_MAX, PusherConfig
 from p2pmsg.queue.running import reason_of
 
 _IN_FLIGHT_MAX: Final = 100_000
@@ -57,7 +57,7 @@ async def open_place(letter: DeadLetter, stack: AsyncExitStack) -> Keep:
 
         return publish
     assert letter.push is not None
-    limit = letter.message_bytes_max or PullerConfig().frame_bytes_max - _REST_OF_FRAME
+    limit = letter.message_bytes_max or FRAME_BYTES_MAX - _REST_OF_FRAME
     jobs = PusherConfig(message_bytes_max=limit, in_flight_max=_IN_FLIGHT_MAX)
     pusher = await stack.enter_async_context(Pusher(letter.push, log=letter.log, config=jobs))
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from p2pmsg.cli import arguments as kinds
-from p2pmsg.cli.command import UsageError, command, note, option
+from p2pmsg.cli.command import command, note, option
 from p2pmsg.cli.program import check_program, run_program
 from p2pmsg.cli.pubsub import publish_lines
 from p2pmsg.cli.secured import SECURITY, security_of
@@ -18,8 +18,6 @@ from p2pmsg.cli.text import value_text
 from p2pmsg.errors import MessageError, SecurityError
 from p2pmsg.json_text import json_value, to_json
 from p2pmsg.queue.job import Job
-from p2pmsg.queue.pipeline.puller import PipelineJob, PipelinePuller
-from p2pmsg.queue.pipeline.pusher import PipelinePusher
 from p2pmsg.queue.puller import Puller
 from p2pmsg.queue.pusher import Pusher
 
@@ -29,15 +27,14 @@ _SLICE_S = 0.25
 """How often `pull` looks whether it is to end."""
 _EXTEND_S = 60.0
 """For how long `pull` extends a job, again and again while its command runs."""
-_MODE = option("--mode", "queue (default), or pipeline: workers confirm many jobs at a time",
-               choices=("queue", "pipeline"), default="queue")  # fmt: skip
-_DELIVERIES = 5
-_QUEUE_ONLY = ("key_field", "priority", "delay", "log", "deliveries", "prefetch")
-"""Options that a pipeline does not have."""
+_ACKNOWLEDGE = option(
+    "--acknowledge", "each (default), or batch: workers confirm many jobs at a time, which is "
+    "faster", choices=("each", "batch"), default="each",
+)  # fmt: skip
 
 
 @command(
-    "push", kinds.BIND_STREAM, kinds.JSON_LINES, _MODE,
+    "push", kinds.BIND_STREAM, kinds.JSON_LINES, _ACKNOWLEDGE,
     option("--key-field", f"{kinds.KEY_FIELD}; jobs of one key keep their order", "FIELD"),
     option("--priority", "0 to 9 (default 0)", "N", kinds.count(0, 9)),
     option("--delay", "deliver a job no earlier than after so many seconds (default 0, at most 366 "
@@ -57,23 +54,25 @@ def push(arguments: argparse.Namespace) -> int:
     before it are waited for. Exit status 1: there was such a line, or some jobs became dead
     letters.
 
-    With --mode pipeline, jobs are for `p2pmsg pull --mode pipeline`: workers confirm many at a
-    time, which is faster, and there are no keys, priorities, delays, dead letters and logs.
+    With --acknowledge batch, jobs are for `p2pmsg pull --acknowledge batch`: workers confirm many
+    at a time, which is faster, and there are no keys, priorities, delays, dead letters and logs.
 
     For example:
       seq 100 | p2pmsg push tcp://127.0.0.1:5557
       p2pmsg push 'tcp://*:5557' --json --key-field order --log jobs.log < orders.jsonl
     """
     source = kinds.standard_input()
-    pusher = _open_pusher(arguments)
+    pusher = Pusher(
+        arguments.endpoint,
+        acknowledge=arguments.acknowledge,
+        log=arguments.log,
+        deliveries_max=arguments.deliveries,
+        security=security_of(arguments),
+    )
+    priority, delay = arguments.priority or 0, arguments.delay or 0.0
 
     def push_one(value: Any, key: str | None) -> None:
-        if isinstance(pusher, PipelinePusher):
-            pusher.push(value)
-        else:
-            pusher.push(
-                value, key=key, priority=arguments.priority or 0, delay=arguments.delay or 0.0
-            )
+        pusher.push(value, key=key, priority=priority, delay=delay)
 
     failed = False
     try:
@@ -84,43 +83,19 @@ def push(arguments: argparse.Namespace) -> int:
         except MessageError as error:
             note("push", str(error))
             failed = True
-        pusher.drain(timeout=arguments.timeout)
+        pusher.join(timeout=arguments.timeout)
     finally:
         pusher.close(timeout=0.0)
-        stats: Any = pusher.stats()
-        is_pipeline = isinstance(pusher, PipelinePusher)
-        dead = stats.undeliverable if is_pipeline else stats.dead
-        what = "undeliverable" if is_pipeline else "dead letters"
-        note("push", f"{stats.done:,} done, {dead:,} {what}, {stats.in_flight:,} not done")
-    return 1 if failed or dead else 0
-
-
-def _open_pusher(arguments: argparse.Namespace) -> Pusher | PipelinePusher:
-    security = security_of(arguments)
-    if _is_pipeline(arguments):
-        return PipelinePusher(arguments.endpoint, security=security)
-    return Pusher(
-        arguments.endpoint,
-        log=arguments.log,
-        deliveries_max=arguments.deliveries or _DELIVERIES,
-        security=security,
-    )
-
-
-def _is_pipeline(arguments: argparse.Namespace) -> bool:
-    """Whether it is one; `UsageError` for an option that a pipeline does not have."""
-    if arguments.mode != "pipeline":
-        return False
-    for name in _QUEUE_ONLY:
-        if getattr(arguments, name, None) is not None:
-            raise UsageError(f"--{name.replace('_', '-')} is not for --mode pipeline")
-    return True
+        stats = pusher.stats()
+        counts = f"{stats.done:,} done, {stats.dead:,} dead letters, {stats.in_flight:,} not done"
+        note("push", counts)
+    return 1 if failed or stats.dead else 0
 
 
 @command(
     "pull",
     option("endpoints", "the pushers' endpoints", "ENDPOINT[,ENDPOINT…]", kinds.endpoints),
-    _MODE,
+    _ACKNOWLEDGE,
     option("--prefetch", "how many jobs to have received in advance (default 16, or what is done "
            "in 20 ms)", "N", kinds.count(1, 65_536)),
     option("--count", "end after so many jobs (default: never)", "N", kinds.count(1)),
@@ -148,30 +123,26 @@ def pull(arguments: argparse.Namespace) -> int:
     pusher could not be reached for too long, a line on standard error says so, and the job is
     tried again; as with a command that failed, the exit status stays 0.
 
-    With --mode pipeline, from `p2pmsg push --mode pipeline`: a job is done when its command has
-    ended. One that failed, or was killed, is named on standard error and not tried again; the
-    exit status is 1 then. Of the environment above there is P2PMSG_SEQUENCE.
+    With --acknowledge batch, from `p2pmsg push --acknowledge batch`: a job is done when its command
+    has ended. One that failed, or was killed, is named on standard error and not tried again; the
+    exit status is 1 then.
 
     For example:
       p2pmsg pull tcp://127.0.0.1:5557 -- sh -c 'read n; echo $((n * n))'
       p2pmsg pull tcp://a:5557,tcp://b:5557 --prefetch 1 -- ./resize-picture
     """
     check_program(arguments.rest)
-    security = security_of(arguments)
-    if _is_pipeline(arguments):
-        with PipelinePuller(arguments.endpoints, name=arguments.name, security=security) as workers:
-            results = [_do_of_pipeline(each, arguments) for each in _jobs(workers, arguments)]
-            workers.commit()
-        return 0 if all(results) else 1
+    by_batch = arguments.acknowledge == "batch"
     with Puller(
-        arguments.endpoints, prefetch=arguments.prefetch, name=arguments.name, security=security
-    ) as puller:
-        for job in _jobs(puller, arguments):
-            _do(job, arguments)
-    return 0
+        arguments.endpoints, acknowledge=arguments.acknowledge, prefetch=arguments.prefetch,
+        name=arguments.name, security=security_of(arguments),
+    ) as puller:  # fmt: skip
+        results = [_do(job, arguments, by_batch) for job in _jobs(puller, arguments)]
+        puller.commit()
+    return 0 if all(results) else 1
 
 
-def _jobs(puller: Puller | PipelinePuller, arguments: argparse.Namespace) -> Iterator[Any]:
+def _jobs(puller: Puller, arguments: argparse.Namespace) -> Iterator[Job]:
     """Yield as many jobs as are wanted and come in time; `TimeoutError` where nobody is there."""
     timeout, taken, began_s = arguments.timeout, 0, time.monotonic()
     while arguments.count is None or taken < arguments.count:
@@ -196,38 +167,31 @@ def _print(value: Any) -> None:
     print(value_text(value, to_terminal=kinds.is_terminal(sys.stdout)), flush=True)
 
 
-def _do_of_pipeline(job: PipelineJob, arguments: argparse.Namespace) -> bool:
-    """Do a job of a pipeline; return whether that went well."""
-    if not arguments.rest:
-        _print(job.value)
-        return True
-    own = {**os.environ, "P2PMSG_SEQUENCE": str(job.sequence)}
-    wrong, _, _ = run_program(
-        arguments.rest, job.value, timeout=arguments.job_timeout, environment=own
-    )
-    if wrong:
-        note("pull", f"job {job.sequence} failed: {wrong}")
-    return not wrong
+def _do(job: Job, arguments: argparse.Namespace, by_batch: bool) -> bool:
+    """Print a job's value, or run the command, and acknowledge or reject it by the exit status.
 
-
-def _do(job: Job, arguments: argparse.Namespace) -> None:
-    """Print a job's value, or run the command, and settle the job by its exit status."""
+    Returns False where it failed, and is not tried again.
+    """
     if not arguments.rest:
         with job:
             _print(job.value)
         if job.state == "gone":
             _say_gone(job)
-        return
+        return True
     extend = partial(job.extend, _EXTEND_S)
     extend()
     wrong, status, _ = run_program(
         arguments.rest, job.value, timeout=arguments.job_timeout, environment=_environment(job),
         meanwhile=extend,
     )  # fmt: skip
+    if wrong and by_batch:
+        note("pull", f"job {job.sequence} failed: {wrong}")
+        return False
     if wrong:
-        _settle(job, wrong, status == DISCARD_STATUS)
+        _reject(job, wrong, status == DISCARD_STATUS)
     elif not job.ack():
         _say_gone(job)
+    return True
 
 
 def _say_gone(job: Job) -> None:
@@ -239,7 +203,7 @@ def _say_gone(job: Job) -> None:
     )
 
 
-def _settle(job: Job, reason: str, discard: bool) -> None:
+def _reject(job: Job, reason: str, discard: bool) -> None:
     counts = job.discard(reason) if discard else job.reject(reason)
     if not counts:
         note("pull", f"job {job.sequence} failed, and is not this worker's any more: {reason}")

@@ -8,39 +8,62 @@ from p2pmsg.queue.rules import JobRun, JobStore
 from p2pmsg.wire import encoder
 from recovery.checks import to_ns
 
-_DUMMY: Final = 1
+DUMMY: Final = 1
 """Bytes before the first value in the buffer, which keep its memory when it is emptied."""
 
 
-class PushBatch:
+class Gathered:
     """A buffer of jobs that have nothing but a value.
 
     A job is in by one append to `ends`; `repair` cuts off what an interrupt left after it.
 
-    The pusher's thread hands the batch out after `linger`, but may have to wait for the
-    interpreter, even for seconds. So `push` does it, too, after as many jobs as came within that
-    time before.
-
     Attributes:
-        buffer: their values, packed.
+        buffer: their values, packed, after `DUMMY` bytes.
         ends: where each ends.
+        first: the sequence of the first, where there are any.
         next: the next sequence. stop: the first that `push` may not add without looking for space.
         bytes_max: how many bytes are gathered.
-        linger: for how long, in seconds.
 
     """
 
+    def __init__(self, sequence: int, bytes_max: int) -> None:
+        self.buffer = bytearray(DUMMY)
+        self.ends: list[int] = []
+        self.first = self.next = self.stop = sequence
+        self.bytes_max = bytes_max
+
+    def repair(self) -> None:
+        """Cut off what belongs to no accepted job."""
+        ends = self.ends
+        if ends:
+            self.next = self.first + len(ends)
+            del self.buffer[ends[-1] :]
+        else:
+            del self.buffer[DUMMY:]
+
+    def clear(self) -> None:
+        """Begin again: what was gathered is elsewhere."""
+        self.ends = []
+        # The buffer keeps its memory: `del` would give it back.
+        encoder.encode_into(None, self.buffer, 0)
+        self.first = self.stop = self.next
+
+
+class PushBatch(Gathered):
+    """Gathers jobs that are acknowledged one by one.
+
+    The pusher's thread hands the batch out after `LINGER_S`, but may have to wait for the
+    interpreter, even for seconds. So `push` does it, too, after as many jobs as came within that
+    time before.
+    """
+
     def __init__(self, store: JobStore, config: PusherConfig, sequence: int) -> None:
+        super().__init__(sequence, FRAME_BYTES)
         self._store = store
         self._config = config
-        self._first = sequence
         self._linger_ns = to_ns(LINGER_S)
         self._opened_ns = 0
         self._pace = 1
-        self.buffer = bytearray(_DUMMY)
-        self.ends: list[int] = []
-        self.next = self.stop = sequence
-        self.bytes_max = FRAME_BYTES
 
     def open(self, in_flight_max: int) -> None:
         """Let `push` gather jobs, as many as a frame, the queue's limits and the linger allow."""
@@ -48,7 +71,7 @@ class PushBatch:
         space = in_flight_max - store.in_flight
         if store.bytes + self.bytes_max > config.in_flight_bytes_max:
             space = 0
-        self._first = self.next
+        self.first = self.next
         self._opened_ns = time.monotonic_ns()
         self.stop = self.next + max(0, min(space, FRAME_JOBS, self._pace))
 
@@ -62,17 +85,6 @@ class PushBatch:
         age_ns = max(1, time.monotonic_ns() - self._opened_ns)
         within = len(ends) * self._linger_ns // age_ns
         self._pace = max(1, self._pace // 2, min(within, 2 * self._pace))
-        run = JobRun(self._first, bytes(self.buffer), ends, time.time_ns(), _DUMMY)
-        self.ends = []
-        # The buffer keeps its memory: `del` would give it back.
-        encoder.encode_into(None, self.buffer, 0)
+        run = JobRun(self.first, bytes(self.buffer), ends, time.time_ns(), DUMMY)
+        self.clear()
         self._store.push_run(run)
-
-    def repair(self) -> None:
-        """Cut off what belongs to no accepted job."""
-        ends = self.ends
-        if ends:
-            self.next = self._first + len(ends)
-            del self.buffer[ends[-1] :]
-        else:
-            del self.buffer[_DUMMY:]

@@ -5,7 +5,7 @@ itself, by the same round; the thread does it while no caller waits.
 """
 
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from p2pmsg.sync.worker import Worker
@@ -38,16 +38,14 @@ class Driver(Worker):
             self._alone.register(fd, select.POLLIN)
         self._crowd.register(self.fileno(), select.POLLIN)
 
-    def watch(self, fd: int) -> None:
-        """Have a further descriptor watched, from the next wait on."""
-        self._fds.append(fd)
-        self._alone.register(fd, select.POLLIN)
-
-    def unwatch(self, fd: int) -> None:
-        """Undo `watch`, before the descriptor is closed."""
-        if fd in self._fds:
-            self._fds.remove(fd)
+    def watch(self, fds: Iterable[int]) -> None:
+        """Watch these descriptors from the next wait on, and no others."""
+        wanted, now = set(fds), set(self._fds)
+        for fd in now - wanted:
             self._alone.unregister(fd)
+        for fd in wanted - now:
+            self._alone.register(fd, select.POLLIN)
+        self._fds = list(wanted)
 
     def wait(self, wait_ms: float) -> None:
         """Wait in the caller's thread until there may be something to read."""

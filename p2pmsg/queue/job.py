@@ -1,7 +1,7 @@
 """A job that a worker has."""
 
 from collections.abc import Callable
-from typing import Any, Generic, Literal, Protocol, Self
+from typing import Any, Final, Generic, Literal, Protocol, Self
 
 from p2pmsg import codec
 from p2pmsg.checks import at_least, check, time_to_wait
@@ -44,6 +44,16 @@ class _Nobody:
 
     def requeue(self, job: "Job") -> None:
         pass
+
+
+class _ByBatch(_Nobody):
+    """What a job is acknowledged at that is done with the others of its frame."""
+
+    def ack(self, job: "Job") -> bool:
+        return True
+
+
+BY_BATCH: Final = _ByBatch()
 
 
 class Origin(codec.Struct, gc=False):

@@ -3,19 +3,18 @@
 import math
 import threading
 import time
-from collections.abc import Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
-from p2pmsg.checks import at_least, check, time_to_wait
+from p2pmsg.checks import at_least, check, is_async, time_to_wait
 from p2pmsg.errors import ClosedError
 from p2pmsg.message import T_co
 from p2pmsg.queue.driver import Driver
+from p2pmsg.queue.each_taker import EachTaker
 from p2pmsg.queue.job import Job
-from p2pmsg.queue.pipeline.config import refuse_queue_options
-from p2pmsg.queue.pipeline.puller import PULLER_OPTIONS, PipelinePuller
 from p2pmsg.queue.puller_base import PullerBase
-from p2pmsg.queue.running import RunsJobs
+from p2pmsg.queue.running import OnError, ThreadRun, check_run
+from p2pmsg.subscriber.typed import Misfit
 from p2pmsg.sync.lifecycle import (
     ClosesAtOnce,
     close_at_exit,
@@ -23,11 +22,13 @@ from p2pmsg.sync.lifecycle import (
     is_inherited,
     was_closed,
 )
+from p2pmsg.sync.stop_signals import StopSignals
 
+_NO_ASYNC: Final = "no async function; those are for p2pmsg.aio.Puller and p2pmsg.App"
 _get_ident = threading.get_ident
 
 
-class Puller(RunsJobs[T_co], PullerBase[T_co], ClosesAtOnce):
+class Puller(PullerBase[T_co], ClosesAtOnce):
     """Takes jobs from pushers, one after the other.
 
     ::
@@ -48,20 +49,24 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], ClosesAtOnce):
 
     Args:
         endpoints: one, or several, of pushers.
-        prefetch: how many jobs it may have in flight at each pusher. Default None: 16, or as many
-            as it does within 20 ms.
+        acknowledge: as the pushers have it. `"each"` (default): each job is acknowledged or
+            rejected. `"batch"`: a job counts as done when the next one is asked for, or at
+            `commit()`, cannot be rejected, and may be done twice after a death; one thread at a
+            time may take jobs.
+        prefetch: how many jobs it may have in flight at each pusher, those at work included; 1 for
+            the strictest order. What it has not begun is given back when another worker is idle.
+            Default None: 16, or as many as it does within 20 ms, up to 2048.
+        frame_bytes_max: the largest frame, in bytes. The pusher gives jobs that need a larger one
+            to other pullers; where none takes them, they become dead letters. Default 16 MiB.
         name: who works, for people. Default: host and process id.
-        config: all settings; the arguments above go before it.
         type: of the jobs' values: a dataclass, a msgspec Struct, a pydantic model, a TypedDict or
             anything else that values can be decoded into. A job whose value does not fit is not
             handed out: it becomes a dead letter at once, with what is wrong and where, and counts
             in `stats().invalid`. Default None: values come as they are.
         on_invalid: what is done besides: `skip` (default) logs a warning and goes on with the next
             job; `raise` raises `InvalidValueError` where the job would have come, and the next call
-            goes on; a callable gets that exception.
-        mode: `"queue"` (default), or `"pipeline"` for a `p2pmsg.queue.PipelinePuller` (which is
-            what type checkers know it by), which takes `endpoints`, `name`, `type`, `on_invalid`
-            and `security` only, and whose jobs count as done when the next one is asked for.
+            goes on; a callable gets that exception. By the batch the default is `raise`, since such
+            a job counts as done, and nobody keeps it.
         security: this peer's key, and whom it knows: connections are encrypted, and both ends
             known to each other; the pushers' keys are pinned by `?key=` or in the file of known
             peers. Default None: open.
@@ -72,17 +77,7 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], ClosesAtOnce):
 
     """
 
-    if not TYPE_CHECKING:  # for type checkers, the signature is that of __init__
-
-        def __new__(cls, *arguments: Any, mode: str = "queue", **options: Any) -> Any:
-            """Make a puller of the mode; a pipeline's is of a class of its own."""
-            check("mode", mode, mode in ("queue", "pipeline"), 'one of "queue", "pipeline"')
-            if mode == "pipeline":
-                refuse_queue_options(PULLER_OPTIONS, options)
-                return PipelinePuller(*arguments, **options)
-            return super().__new__(cls)
-
-        __new__.__wrapped__ = PullerBase.__init__  # for `help`, too
+    _run: "ThreadRun | None" = None
 
     # --------------------------------------------------------------------------------- public
 
@@ -90,15 +85,22 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], ClosesAtOnce):
         return self
 
     def __next__(self) -> Job[T_co]:
+        batch = self._batch
+        at = batch.at
+        if at < batch.stop:  # by the batch
+            taken = batch.jobs[at]
+            batch.done = at
+            batch.at = at + 1
+            return taken
         # The fast path, for a job that is there already, is written out: see Publisher.publish. One
         # with a key, or a history, takes `receive`, which looks at the lease.
         lock = self._lock
         me = lock.mark
         if not me._is_owned():
             me = _get_ident()
-        if lock.owner is None:
+        if lock.owner is None and self._each is not None:
             lock.owner = me
-            core, job = self._core, None
+            core, job = self._each.core, None
             try:
                 ready = core.ready
                 if ready and ready[0]._detail is None:
@@ -145,19 +147,82 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], ClosesAtOnce):
             while not taken:
                 self._lock.run(self._take, taken)
                 if not taken:
-                    self._keys.raise_refused()
+                    self._taker.keys.raise_refused()
                     left = deadline - time.monotonic()
                     if left <= 0:
                         raise TimeoutError(f"no job came within {timeout} s")
-                    wait_ms = self._lock.run(self._wait_ms)
+                    wait_ms = self._lock.run(self._taker.wait_ms)
                     self._driver.wait(min(wait_ms, left * 1000))
-                elif not self._fits(taken[0]):
-                    taken.clear()
+                elif isinstance(taken[0].value, Misfit):
+                    self._report_misfit(taken.pop())
             return taken[0]
         except BaseException:
             if taken:  # Ctrl-C: it does not get to the caller
-                self._lock.run(taken[0]._origin.core.requeue, taken[0])
+                self._lock.run(self._taker.requeue, taken[0])
             raise
+
+    def run(
+        self,
+        handler: Callable[[Job[T_co]], Any],
+        *,
+        on_error: OnError = "retry",
+        threads: int = 1,
+        count: int | None = None,
+        signals: bool = True,
+    ) -> None:
+        """Call `handler(job)` for each job; a failing one does not end it.
+
+        ::
+
+            def work(job):
+                resize(job.value)
+
+            with p2pmsg.Puller("tcp://127.0.0.1:5557") as puller:
+                puller.run(work)
+
+        A job is acknowledged when its handler returns, unless the handler has settled it itself. It
+        ends when `close` is called, and at SIGTERM or Ctrl-C: it takes no further job, finishes
+        those in hand, and returns. A second signal does what it did before, so Ctrl-C raises
+        KeyboardInterrupt then, and the job is rejected. A pusher that refuses the connection by its
+        key does not end it: that is logged, and tried again.
+
+        Args:
+            handler: takes a `Job`; what it returns is ignored. No `async def`: those are for
+                `p2pmsg.aio.Puller` and `p2pmsg.App`; and no generator. One that a decorator hides
+                fails with `TypeError`.
+            on_error: what becomes of a job whose handler raised; each failure is logged. `retry`
+                (default): it is rejected, so that the pusher has it tried again, by its own rules.
+                `discard`: it becomes a dead letter at once. `stop`: it is rejected, `run` finishes
+                the other jobs in hand, and raises the exception. A callable gets the job and the
+                exception, and may `discard` the job, or `reject` it with a delay; if it does
+                neither the job is rejected, and if it raises, that ends `run`, too.
+            threads: how many jobs are worked on at once, each in a thread of its own. Default 1:
+                in the caller's thread; at most 10,000. A puller has at most `prefetch` jobs.
+            count: end after so many jobs, failed ones included. Default: never.
+            signals: whether SIGTERM and Ctrl-C end it as said above. Default True; in a thread
+                other than the main one they do not.
+
+        Raises:
+            ConfigError: an argument is out of its limits.
+            ClosedError: the puller is closed, or another call of `run` takes its jobs.
+
+        """
+        self._check_each()
+        check_run(handler, on_error, "threads", threads, count)
+        for name, function in (("handler", handler), ("on_error", on_error)):
+            check(name, function, not is_async(function), _NO_ASYNC)
+        if self._run is not None:
+            raise ClosedError("the puller", "another call of run() takes its jobs")
+        self._run = run = ThreadRun(self.receive, handler, on_error, count)
+        try:
+            if signals:
+                with StopSignals(run.stop):
+                    run.run(threads)
+            else:
+                run.run(threads)
+        finally:
+            self._run = None
+            run.ended.set()
 
     def close(self, timeout: float = 1.0) -> None:
         """Give back what was not begun, reject what was, and close.
@@ -178,20 +243,40 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], ClosesAtOnce):
         was_closed(self)
         try:
             deadline = time.monotonic() + timeout
-            while self._lock.run(self._is_unsettled) and time.monotonic() < deadline:
+            while self._lock.run(self._taker.is_unsettled) and time.monotonic() < deadline:
                 self._driver.wait(20)
         finally:
             self._unusable = "it is closed"
             self._driver.stop()
-            self._lock.run(self._close_all)
+            self._lock.run_whole(self._taker.close)
 
     # -------------------------------------------------------------------------------- private
 
     def _begin(self) -> None:
-        self._driver = Driver(
-            "p2pmsg-puller", partial(self._lock.run, self._background),
-            [client.fd for client in self._clients],
-        )  # fmt: skip
+        self._driver = Driver("p2pmsg-puller", self._turn, [])
+        self._watches.begin(self._driver)
+        self._each = self._taker if isinstance(self._taker, EachTaker) else None
         close_in_children(self)
         self._driver.start()
         close_at_exit(self, Puller.close)
+
+    def _turn(self) -> float:
+        return self._lock.run(self._background)
+
+    def _settled(self) -> None:
+        each = self._each
+        if each is not None and each.is_report_due and self._unusable is None:
+            self._lock.run(each.commit)
+
+    def _end_run(self, timeout: float) -> None:
+        """Stop `run`, and wait until the jobs in hand are finished; not where it is called there.
+
+        Args:
+            timeout: how long to wait at most, in seconds.
+
+        """
+        run = self._run
+        if run is not None:
+            run.stop()
+            if threading.current_thread() not in run.threads:
+                run.ended.wait(timeout)

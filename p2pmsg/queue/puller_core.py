@@ -342,8 +342,8 @@ class PullerCore:
         self._warned_of = self._session
         self.warning = (
             f"pusher {welcome.name!r} may push jobs of {most:,} bytes (its message_bytes_max), "
-            f"and with its headers such a one is larger than frame_bytes_max ({limit:,} bytes, "
-            "PullerConfig) of this puller: what is larger goes to others, or becomes a dead letter"
+            f"and with its headers such a one is larger than frame_bytes_max ({limit:,} bytes) "
+            "of this puller: what is larger goes to others, or becomes a dead letter"
         )
 
     def _receive_recall(self, frame: Frame) -> None:

@@ -1,16 +1,13 @@
 """The threaded pusher."""
 
 import time
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from p2pmsg.checks import at_least, check, time_to_wait
+from p2pmsg.checks import at_least, time_to_wait
 from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.journal.file import GroupCommit
-from p2pmsg.queue.pipeline.config import refuse_queue_options
-from p2pmsg.queue.pipeline.pusher import PIPELINE_OPTIONS, PipelinePusher
 from p2pmsg.queue.pusher_base import PusherBase
-from p2pmsg.queue.rules import QueuedJob
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from transports.own_log import own_log as _log
 from transports.signals import defer_signals
@@ -25,11 +22,16 @@ class Pusher(PusherBase, ClosesItself):
     Args:
         endpoint: where to bind: `tcp://HOST:PORT` (port 0 picks one), `ipc://PATH` or
             `inproc://NAME`.
+        acknowledge: `"each"` (default): a job is acknowledged, or rejected, by itself. `"batch"`:
+            pullers, which need the same argument, confirm many jobs at a time, over PUSH and PULL
+            sockets; what was not confirmed when a puller died is done twice. No log, dead letters,
+            keys, priorities or delays then; the PUSH sockets are bound next to `endpoint`, with
+            `tcp` at ports that the system picks.
         log: a directory. What is pushed is written there before `push` returns, so that a pusher
             that is killed goes on after a restart with what was not acknowledged. Default None: in
             memory only.
         ack_timeout: how long a worker may be silent, in seconds, before its jobs are given to
-            others. Default 30; see `QueueConfig.ack_timeout`.
+            others. Default 30, and 5 by the batch; see `PusherConfig.ack_timeout`.
         deliveries_max: attempts, the first one included: a job that failed so often becomes a dead
             letter. Default 5.
         in_flight_max: how many jobs may be accepted and not yet done. Default None: 1000, or as
@@ -38,8 +40,6 @@ class Pusher(PusherBase, ClosesItself):
             long as it likes.
         name: who pushes, for people. Default: the endpoint.
         config: all settings; the arguments above go before it.
-        mode: `"queue"` (default), or `"pipeline"` for a `PipelinePusher`, which takes `endpoint`,
-            `name`, `security` and a `PipelineConfig` only: pullers confirm many jobs at a time.
         security: this peer's key, and whom it knows: only they connect, encrypted, and both ends
             known to each other. Default None: open.
 
@@ -52,21 +52,27 @@ class Pusher(PusherBase, ClosesItself):
 
     _patience_s = None
 
-    if not TYPE_CHECKING:  # for type checkers, the signature is that of __init__
-
-        def __new__(cls, *arguments: Any, mode: str = "queue", **options: Any) -> Any:
-            """Make a pusher of the mode; a pipeline's is of a class of its own."""
-            check("mode", mode, mode in ("queue", "pipeline"), 'one of "queue", "pipeline"')
-            if mode == "pipeline":
-                refuse_queue_options(PIPELINE_OPTIONS, options)
-                return PipelinePusher(*arguments, **options)
-            return super().__new__(cls)
-
-        __new__.__wrapped__ = PusherBase.__init__  # for `help`, too
-
     # --------------------------------------------------------------------------------- public
 
     def drain(self, timeout: float | None = None) -> None:
+        """Wait until there is space for a job, and what was pushed is as safe as the log makes it.
+
+        `push` waits for both by itself, so this is for a thread that must not wait there. It does
+        not wait until jobs are done; `join` does.
+
+        Args:
+            timeout: in seconds. Default None: without end.
+
+        Raises:
+            TimeoutError: there was no space in time.
+            LogFailedError: the log cannot be forced to the disk.
+            ClosedError: the pusher is closed.
+
+        """
+        if not self._wait_until(self._has_space, timeout):
+            raise TimeoutError(f"{self._jobs.limit}, were in flight for {timeout} s")
+
+    def join(self, timeout: float | None = None) -> None:
         """Wait until every job is done, or a dead letter.
 
         Args:
@@ -78,9 +84,8 @@ class Pusher(PusherBase, ClosesItself):
             ClosedError: the pusher is closed.
 
         """
-        if not self._wait_until_empty(timeout):
-            left = self.stats().in_flight
-            raise TimeoutError(f"{left} jobs were not done within {timeout} s")
+        if not self._wait_until(self._is_empty, timeout):
+            raise TimeoutError(f"{self._in_flight} jobs were not done within {timeout} s")
 
     def close(self, timeout: float | None = None) -> None:
         """Wait until every job is done, and close.
@@ -103,27 +108,26 @@ class Pusher(PusherBase, ClosesItself):
         was_closed(self)
         try:
             wait = timeout if timeout is not None else (0.0 if self._journal else 5.0)
-            self._wait_until_empty(wait)
+            self._wait_until(self._is_empty, wait)
         finally:
             self._unusable = "it is closed"
             self._driver.stop()
             self._lock.run_whole(self._close_all)
         left = self._in_flight
         if left and self._journal is None:
-            _log.warning("%d jobs were not done at close, and are lost", left)
+            _log.warning("%d jobs were not done at close; what no worker has is lost", left)
 
     # -------------------------------------------------------------------------------- private
 
     def _begin(self) -> None:
         opened = self._open()
         try:
+            fds = [opened.server.fd, opened.server.break_fd]
+            self._driver: Driver = Driver("p2pmsg-pusher", self._turn, fds)
             self._start(opened)
             self._group: GroupCommit | None = None
             if self._syncs and self._journal is not None:
                 self._group = GroupCommit(self._lock, self._journal, self._hand_out)
-            turn = partial(self._lock.run, self._work)
-            fds = [self._server.fd, self._server.break_fd]
-            self._driver: Driver = Driver("p2pmsg-pusher", turn, fds)
         except BaseException:
             opened.close()
             raise
@@ -131,23 +135,25 @@ class Pusher(PusherBase, ClosesItself):
         self._driver.start()
         close_at_exit(self, lambda one, left: one.close(0.0 if one._journal else left))
 
+    def _turn(self) -> float:
+        return self._lock.run(self._work)
+
     def _push_slowly(
         self, value: Any, key: Any, priority: Any, delay: Any, message_id: Any, headers: Any,
         timeout: float | None,
     ) -> int:  # fmt: skip
         if timeout is not None:
             at_least("timeout", timeout, 0)
-        job = self._job(value, key, priority, delay, message_id, headers)
+        job = self._jobs.job(value, key, priority, delay, message_id, headers)
         deadline = None if timeout is None else time.monotonic() + timeout
         while (sequence := defer_signals(self._accept, job)) is None:
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                limit = f"in_flight_max ({self._in_flight_max}) jobs, or their bytes"
-                raise TimeoutError(f"{limit}, were in flight for {timeout} s")
+                raise TimeoutError(f"{self._jobs.limit}, were in flight for {timeout} s")
             self._wait(left)
         return sequence
 
-    def _accept(self, job: QueuedJob) -> int | None:
+    def _accept(self, job: Any) -> int | None:
         """Accept a job, and sync it with `fsync="always"`; None while the queue is full.
 
         Called with signal handlers deferred, so that no accepted job is left unsynced.
@@ -162,14 +168,18 @@ class Pusher(PusherBase, ClosesItself):
 
     def _wait(self, seconds: float) -> None:
         """Wait in the caller's thread until something may have changed."""
-        wait_ms = self._lock.run(self._io.wait_ms, now_ns=time.monotonic_ns())
+        wait_ms = self._lock.run(self._jobs.wait_ms)
         self._driver.wait(min(wait_ms, seconds * 1000))
 
-    def _wait_until_empty(self, timeout: float | None) -> bool:
+    def _has_space(self) -> bool:
+        is_empty = self._is_empty()
+        return is_empty or self._jobs.space(0) > 0
+
+    def _wait_until(self, is_so: Callable[[], bool], timeout: float | None) -> bool:
         if timeout is not None:
             at_least("timeout", timeout, 0)
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._lock.run_whole(self._is_empty):
+        while not self._lock.run_whole(is_so):
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return False

@@ -336,8 +336,8 @@ class PusherCore:
             gone = self.queue.reconcile(worker, hello.held, now_ns=now_ns, ended=ended)
         welcome = QueueWelcome(
             self.name, self._incarnation, self._serials[connection.worker_id],
-            to_ns(self.queue.config.ack_timeout) / _MS, to_ns(self._job_timeout) / _MS, gone,
-            self._message_bytes_max, self.queue.config.deliveries_max,
+            to_ns(self.queue.limits.ack_timeout) / _MS, to_ns(self._job_timeout) / _MS, gone,
+            self._message_bytes_max, self.queue.limits.deliveries_max,
         )  # fmt: skip
         self._send(connection, Kind.QUEUE_WELCOME, welcome, timestamp_ns=frame.base_timestamp_ns)
 

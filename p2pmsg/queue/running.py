@@ -1,18 +1,15 @@
-"""Calls a function for each job, until it is to stop: `Puller.run`."""
+"""Calls a function for each job, until it is to stop: what is under `Puller.run`."""
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Generic, Literal
+from typing import Any, Final, Literal
 
-from p2pmsg.checks import check, check_result, check_runs, is_async, whole
+from p2pmsg.checks import check, check_result, check_runs, whole
 from p2pmsg.errors import ClosedError, SecurityError
-from p2pmsg.message import T_co
 from p2pmsg.queue.job import Job
 from p2pmsg.sync.lifecycle import is_inherited
-from p2pmsg.sync.stop_signals import StopSignals
 from transports.own_log import own_log as _log
 
 LOOK_S: Final = 0.1
@@ -20,101 +17,10 @@ LOOK_S: Final = 0.1
 WORKERS_MAX: Final = 10_000
 """How many threads or tasks may work; all of them are made at the start."""
 
-_NO_ASYNC: Final = "no async function; those are for p2pmsg.aio.Puller and p2pmsg.App"
 _USE_ASYNC: Final = "use p2pmsg.aio.Puller or p2pmsg.App"
 
 OnError = Literal["retry", "discard", "stop"] | Callable[[Job, Exception], Any]
 """What becomes of a job whose handler raised; see `Puller.run`."""
-
-
-class RunsJobs(ABC, Generic[T_co]):
-    """The part of a puller that calls a handler."""
-
-    _run: "ThreadRun | None" = None
-
-    @abstractmethod
-    def receive(self, timeout: float | None = None) -> Job[T_co]:
-        """Return the next job."""
-
-    def run(
-        self,
-        handler: Callable[[Job[T_co]], Any],
-        *,
-        on_error: OnError = "retry",
-        threads: int = 1,
-        count: int | None = None,
-        signals: bool = True,
-    ) -> None:
-        """Call `handler(job)` for each job; a failing one does not end it.
-
-        ::
-
-            def work(job):
-                resize(job.value)
-
-            with p2pmsg.Puller("tcp://127.0.0.1:5557") as puller:
-                puller.run(work)
-
-        A job is acknowledged when its handler returns, unless the handler has settled it itself. It
-        ends when `close` is called, and at SIGTERM or Ctrl-C: it takes no further job, finishes
-        those in hand, and returns. A second signal does what it did before, so Ctrl-C raises
-        KeyboardInterrupt then, and the job is rejected. A pusher that refuses the connection by its
-        key does not end it: that is logged, and tried again.
-
-        Args:
-            handler: takes a `Job`; what it returns is ignored. No `async def`: those are for
-                `p2pmsg.aio.Puller` and `p2pmsg.App`; and no generator. One that a decorator hides
-                fails with `TypeError`.
-            on_error: what becomes of a job whose handler raised; each failure is logged. `retry`
-                (default): it is rejected, so that the pusher has it tried again, by its own rules.
-                `discard`: it becomes a dead letter at once. `stop`: it is rejected, `run` finishes
-                the other jobs in hand, and raises the exception. A callable gets the job and the
-                exception, and may `discard` the job, or `reject` it with a delay; if it does
-                neither the job is rejected, and if it raises, that ends `run`, too.
-            threads: how many jobs are worked on at once, each in a thread of its own. Default 1:
-                in the caller's thread; at most 10,000. A puller has at most `prefetch` jobs.
-            count: end after so many jobs, failed ones included. Default: never.
-            signals: whether SIGTERM and Ctrl-C end it as said above. Default True; in a thread
-                other than the main one they do not.
-
-        Raises:
-            ConfigError: an argument is out of its limits.
-            ClosedError: the puller is closed, or another call of `run` takes its jobs.
-
-        """
-        check("handler", handler, callable(handler), "a function that takes a job")
-        check_on_error(on_error)
-        for name, function in (("handler", handler), ("on_error", on_error)):
-            check(name, function, not is_async(function), _NO_ASYNC)
-            check_runs(name, function)
-        whole("threads", threads, 1, WORKERS_MAX)
-        if count is not None:
-            whole("count", count, 1)
-        if self._run is not None:
-            raise ClosedError("the puller", "another call of run() takes its jobs")
-        self._run = run = ThreadRun(self.receive, handler, on_error, count)
-        try:
-            if signals:
-                with StopSignals(run.stop):
-                    run.run(threads)
-            else:
-                run.run(threads)
-        finally:
-            self._run = None
-            run.ended.set()
-
-    def _end_run(self, timeout: float) -> None:
-        """Stop `run`, and wait until the jobs in hand are finished; not where it is called there.
-
-        Args:
-            timeout: how long to wait at most, in seconds.
-
-        """
-        run = self._run
-        if run is not None:
-            run.stop()
-            if threading.current_thread() not in run.threads:
-                run.ended.wait(timeout)
 
 
 class JobRun:
@@ -257,8 +163,14 @@ class ThreadRun(JobRun):
             acknowledge(job)
 
 
-def check_on_error(on_error: OnError) -> None:
-    """Raise `ConfigError` where it is none."""
+def check_run(handler: Any, on_error: OnError, name: str, workers: int, count: Any) -> None:
+    """Raise `ConfigError` where an argument of `run` is out of its limits."""
+    check("handler", handler, callable(handler), "a function that takes a job")
+    check_runs("handler", handler)
+    check_runs("on_error", on_error)
+    whole(name, workers, 1, WORKERS_MAX)
+    if count is not None:
+        whole("count", count, 1)
     ok = callable(on_error) or on_error in ("retry", "discard", "stop")
     check("on_error", on_error, ok, '"retry", "discard", "stop" or a callable')
 

@@ -17,9 +17,9 @@ class WorkerStats(Stats):
     """Deliveries that it acknowledged."""
     failed: int
     """Deliveries that it rejected, or that timed out with it."""
-    connected: bool
+    connected: bool = True
     """Whether it is there now."""
-    breaker: str
+    breaker: str = "closed"
     """`closed`, or `open` where it fails at what others do."""
     allowed: int = 0
     """How many jobs it may have: `prefetch`, or less while it has done few."""
@@ -27,9 +27,9 @@ class WorkerStats(Stats):
     """Jobs taken back from it since it held them for too long."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PusherStats(Stats):
-    """A pusher's counters.
+    """A pusher's counters; with `acknowledge="batch"` many are 0.
 
     At any moment `pushed + restored + retried = done + dead + in_flight`, and
     `delivered = done + failed + recalled + taken_back + held_back + in_hands`.
@@ -39,23 +39,24 @@ class PusherStats(Stats):
     """Where workers connect to."""
     pushed: int
     """Jobs accepted."""
-    restored: int
+    restored: int = 0
     """Jobs that the log had of an earlier run."""
-    retried: int
+    retried: int = 0
     """Dead letters that were made jobs again."""
-    duplicates: int
+    duplicates: int = 0
     """Pushes that were not accepted, since their `message_id` was known."""
     done: int
     """Jobs that were acknowledged."""
     dead: int
-    """Jobs that became dead letters."""
+    """Jobs that became dead letters; with `acknowledge="batch"` those that were given up, since
+    the connection of their puller ended each time that they were sent; logged as errors."""
     in_flight: int
     """Jobs that are neither done nor dead: waiting, delayed or with a worker."""
     in_hands: int
     """Of those in flight, how many workers have."""
-    delayed: int
+    delayed: int = 0
     """Jobs that wait for their delay to pass."""
-    waiting_for_key: int
+    waiting_for_key: int = 0
     """Jobs that wait for an earlier one of their key."""
     delivered: int
     """Deliveries, with those of an earlier run that a worker kept. Each that has ended and did not
@@ -63,19 +64,19 @@ class PusherStats(Stats):
     failed: int
     """Rejected, discarded, timed out, or lost with a worker that had nothing else: it may be what
     killed that worker."""
-    recalled: int
+    recalled: int = 0
     """Taken back before they were begun."""
     taken_back: int
     """Taken back from workers that died or fell silent, and had several jobs; others get them."""
     refused: int
     """Answers to deliveries that were not the worker's, or no longer."""
-    dead_letters: int
+    dead_letters: int = 0
     """Dead letters that are kept now."""
-    dead_letters_dropped: int
+    dead_letters_dropped: int = 0
     """Dead letters that were dropped at the bounds: 10,000, or 64 MiB."""
-    breaker: str
+    breaker: str = "closed"
     """`closed`; `open` while nothing is handed out since everything fails; `half-open`."""
-    breaker_trips: int
+    breaker_trips: int = 0
     """How often a breaker opened."""
     frames_invalid: dict[str, int] = field(default_factory=dict)
     """Frames that came in and were dropped, by reason."""
@@ -83,7 +84,7 @@ class PusherStats(Stats):
     """One entry a worker."""
     held_back: int = 0
     """Taken back from workers that live, and settled nothing for too long (see
-    `QueueLimits.hold_timeout`), or lost the right to them."""
+    `PusherConfig.job_timeout`), or lost the right to them."""
     delays_capped: int = 0
     """Rejections with a delay beyond 1 h."""
     extends_capped: int = 0
@@ -109,7 +110,7 @@ class PusherStats(Stats):
         return given == self.done + self.dead + self.in_flight
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PullerStats(Stats):
     """A puller's counters."""
 
@@ -117,15 +118,15 @@ class PullerStats(Stats):
     """Deliveries."""
     acked: int
     """Jobs acknowledged."""
-    rejected: int
+    rejected: int = 0
     """Jobs rejected, to be tried again."""
-    discarded: int
+    discarded: int = 0
     """Jobs discarded: they are dead letters."""
-    refused: int
-    """Settled too late, or twice."""
-    given_back: int
+    refused: int = 0
+    """Acknowledged or rejected too late, or twice."""
+    given_back: int = 0
     """Not begun, and given back for an idle worker."""
-    dropped: int
+    dropped: int = 0
     """Not begun, and no longer this worker's."""
     in_hand: int
     """Jobs that this worker has now."""
@@ -134,7 +135,8 @@ class PullerStats(Stats):
     pushers: int
     """Pushers that took this worker on."""
     frames_invalid: dict[str, int] = field(default_factory=dict)
-    """Frames that came in and were dropped, by reason."""
+    """Frames that came in and were dropped, by reason; with `acknowledge="batch"` also those that
+    came twice, or of a share that others have by now."""
     unanswered: dict[str, str] = field(default_factory=dict)
     """What is at endpoints from which no pusher has ever answered, for people; updated after 5 s,
     then each minute. With `security` also why a connection was refused."""
@@ -145,3 +147,6 @@ class PullerStats(Stats):
     denied: dict[str, str] = field(default_factory=dict)
     """By endpoint, what is denied there now: a pusher gives us no right to `pull`, or has none to
     `push` here."""
+    lost: int = 0
+    """With `acknowledge="batch"`: frames that a pusher had sent, and that did not come before it
+    died. What it had not sent nobody can count here."""

@@ -286,7 +286,7 @@ def _kill() -> float:
             process.kill()
             with puller.receive(timeout=20):
                 seconds = time.monotonic() - killed
-            pusher.drain(timeout=5)
+            pusher.join(timeout=5)
         process.join(5)
     say(f"redelivered {seconds * 1000:.0f} ms after SIGKILL")
     return seconds
@@ -338,7 +338,7 @@ def _run_schedule() -> tuple[float, list[int]]:
         start = time.monotonic()
         for number in range(SCHEDULE_JOBS):
             pusher.push(number)
-        pusher.drain(timeout=30)
+        pusher.join(timeout=30)
         seconds = time.monotonic() - start
         counts = gather(workers)
     excess = _sleep_excess(FAST_MS)

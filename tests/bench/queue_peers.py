@@ -42,12 +42,12 @@ class OursSource(Sender):
             push(value)
 
     def finish(self) -> None:
-        self.pusher.drain(timeout=30)
+        self.pusher.join(timeout=30)
 
     def stop(self, workers: int) -> None:
         for _ in range(workers):
             self.pusher.push(STOP)
-            self.pusher.drain(timeout=5)
+            self.pusher.join(timeout=5)
 
     def close(self) -> None:
         self.pusher.close(timeout=0)

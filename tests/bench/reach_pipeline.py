@@ -1,4 +1,4 @@
-"""A pipeline, 1 pusher and 2 pullers, against raw PUSH/PULL without confirmations."""
+"""Jobs by the batch, 1 pusher and 2 pullers, against raw PUSH/PULL without confirmations."""
 
 import time
 from collections.abc import Iterator
@@ -12,19 +12,19 @@ from tests.bench.queue_peers import LOOPBACK, OURS_QUEUE, RAW_QUEUE, STOP, OursS
 from tests.bench.report import Goal, Row
 
 AREA = "reach"
-JOBS = Goal(AREA, "jobs/s of a pipeline, 1 pusher, 2 pullers, against raw PUSH/PULL", "jobs/s",
+JOBS = Goal(AREA, "jobs/s by the batch, 1 pusher, 2 pullers, against raw PUSH/PULL", "jobs/s",
             1.5, 3)  # fmt: skip
 
 
-class PipelineSource(OursSource):
-    def make(self) -> p2pmsg.queue.PipelinePusher:
-        return p2pmsg.queue.PipelinePusher(LOOPBACK)
+class BatchSource(OursSource):
+    def make(self) -> p2pmsg.Pusher:
+        return p2pmsg.Pusher(LOOPBACK, acknowledge="batch")
 
     def count(self) -> int:
-        return len(self.pusher.stats().pullers)
+        return len(self.pusher.stats().workers)
 
     def stop(self, workers: int) -> None:
-        self.pusher.drain(timeout=30)
+        self.pusher.join(timeout=30)
         for left in range(workers - 1, -1, -1):
             self.pusher.push(STOP)
             deadline = time.monotonic() + 10
@@ -34,9 +34,9 @@ class PipelineSource(OursSource):
                 time.sleep(0.0005)
 
 
-class PipelineSink:
+class BatchSink:
     def __init__(self, endpoint: str) -> None:
-        self.puller = p2pmsg.queue.PipelinePuller(endpoint)
+        self.puller = p2pmsg.Puller(endpoint, acknowledge="batch")
 
     def work(self) -> tuple[int, int]:
         """Do jobs until asked to stop: how many, and the sum of their sizes."""
@@ -55,8 +55,8 @@ class PipelineSink:
         self.puller.close()
 
 
-PIPELINE = replace(
-    OURS_QUEUE, name="p2pmsg, a pipeline", open_sender=PipelineSource, open_receiver=PipelineSink
+BATCHES = replace(
+    OURS_QUEUE, name="p2pmsg, by the batch", open_sender=BatchSource, open_receiver=BatchSink
 )
 
 
@@ -64,7 +64,7 @@ def run(plan: Plan) -> Iterator[Row]:
     """Yield the row."""
     yield JOBS.guarded(
         lambda: JOBS.compared(
-            lambda: measure_jobs(PIPELINE, plan), lambda: measure_jobs(RAW_QUEUE, plan),
+            lambda: measure_jobs(BATCHES, plan), lambda: measure_jobs(RAW_QUEUE, plan),
             plan.run_count,
         )
     )  # fmt: skip

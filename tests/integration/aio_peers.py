@@ -10,10 +10,8 @@ from p2pmsg.aio.pusher import Pusher
 from p2pmsg.errors import LogFailedError
 from tests.integration.peers import LOOPBACK
 
-FAST = p2pmsg.queue.PusherConfig(queue=p2pmsg.QueueConfig(retry_delay=0.001, ack_timeout=30.0))
-CANCELS = p2pmsg.queue.PusherConfig(
-    queue=p2pmsg.QueueConfig(retry_delay=0.0001, deliveries_max=1_000_000)
-)
+FAST = p2pmsg.queue.PusherConfig(retry_delay=0.001, ack_timeout=30.0)
+CANCELS = p2pmsg.PusherConfig(retry_delay=0.0001, deliveries_max=1_000_000)
 
 
 async def eventually(is_so):

@@ -203,7 +203,7 @@ def push(endpoint, directory, how):
             errors.append(str(error))
     say(accepted=accepted, error=errors[-1] if errors else "")
     sys.stdin.readline()
-    pusher.drain(60)
+    pusher.join(60)
     pusher.close()
 
 

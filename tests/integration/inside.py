@@ -12,7 +12,8 @@ from p2pmsg.wire import Frame, Kind
 
 def core_of(peer):
     """Return the state machine of a publisher, a subscriber, a relay, a pusher."""
-    return peer._core
+    jobs = getattr(peer, "_jobs", None)
+    return peer._core if jobs is None else jobs.core
 
 
 def iterates_plainly(subscriber):
@@ -38,12 +39,12 @@ def connections_known(pusher):
 
 def line_of(puller):
     """Return a puller's side of its only pusher."""
-    return puller._cores[0]
+    return puller._taker._cores[0]
 
 
 def hold_for_ever(puller):
     """Let a puller say that it lives, and never give back what it has."""
-    for line in puller._cores:
+    for line in puller._taker._cores:
         line._time_out = lambda now_ns: None
         line._receive_recall = lambda frame: None
 

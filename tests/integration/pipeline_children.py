@@ -12,7 +12,7 @@ import p2pmsg
 
 def main(endpoint, book):
     written = os.open(book, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for job in p2pmsg.Puller(endpoint, mode="pipeline"):
+    for job in p2pmsg.Puller(endpoint, acknowledge="batch"):
         os.write(written, job.sequence.to_bytes(8, "big"))
 
 

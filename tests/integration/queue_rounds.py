@@ -37,7 +37,7 @@ def pusher(folder, stop):
             except TimeoutError:
                 continue
             write(book, [sequence, key])
-        made.drain(timeout=SETTLE_S)
+        made.join(timeout=SETTLE_S)
         stats = made.stats()
         assert stats.balanced, stats
         (folder / "stats").write_text(repr(stats))

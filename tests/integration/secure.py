@@ -57,7 +57,7 @@ def rewrite(path, text):
 def take_job(puller, mode, timeout=60.0):
     """Take a job of a queue or a pipeline, and confirm it; return its value."""
     job = puller.receive(timeout)
-    if mode == "queue":
+    if mode == "each":
         job.ack()
     else:
         puller.commit()

@@ -313,7 +313,7 @@ def change(security, how):
     security.grants._due_ns = 0
 
 
-@pytest.mark.parametrize("kind", ["publisher", "queue", "pipeline", "responder"])
+@pytest.mark.parametrize("kind", ["publisher", "each", "batch", "responder"])
 def test_who_is_taken_out_of_the_known_peers_is_cut_off_and_others_lose_nothing(peers, kind):
     """Without an access file, as one that was revoked."""
     server = peers.security("feed", "ann", "bob")
@@ -325,7 +325,7 @@ def test_who_is_taken_out_of_the_known_peers_is_cut_off_and_others_lose_nothing(
             bound = p2pmsg.Responder(LOOPBACK, {"t": lambda value: value}, security=server)
             stack.enter_context(bound)
         else:
-            bound = stack.enter_context(p2pmsg.Pusher(LOOPBACK, security=server, mode=kind))
+            bound = stack.enter_context(p2pmsg.Pusher(LOOPBACK, security=server, acknowledge=kind))
         where = peers.pinned(bound.endpoint, "feed")
         for name in ("ann", "bob"):
             own = peers.security(name)
@@ -334,7 +334,7 @@ def test_who_is_taken_out_of_the_known_peers_is_cut_off_and_others_lose_nothing(
             elif kind == "responder":
                 made = p2pmsg.Requester(where, security=own)
             else:
-                made = p2pmsg.Puller(where, security=own, mode=kind)
+                made = p2pmsg.Puller(where, security=own, acknowledge=kind)
             ends[name] = stack.enter_context(made)
         ann, bob = ends["ann"], ends["bob"]
         if kind == "publisher":
@@ -364,7 +364,7 @@ def test_who_is_taken_out_of_the_known_peers_is_cut_off_and_others_lose_nothing(
             for _ in range(100):
                 job = ann.receive(60)
                 got.append(job.value)
-                if kind == "queue":
+                if kind == "each":
                     job.ack()
                 else:
                     ann.commit()

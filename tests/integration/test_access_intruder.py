@@ -97,7 +97,7 @@ def test_an_intruder_gets_no_job_and_no_dead_letter_and_settles_nothing(peers, s
                 pusher.push(f"{SECRET}{number}")
             held = ann.receive(TIMEOUT)
             intruder = intrude(pusher.endpoint)
-            (worker,) = pusher._core._users
+            (worker,) = pusher._jobs.core._users
             for token in (0, 1, 2, 3):
                 ask_a_queue(intruder, pusher.session, worker, token)
             eventually(lambda: {Kind.DENIED, Kind.QUEUE_ANSWER} <= intruder.kinds())
@@ -107,7 +107,7 @@ def test_an_intruder_gets_no_job_and_no_dead_letter_and_settles_nothing(peers, s
                 job = ann.receive(TIMEOUT)
                 assert job.value.startswith(SECRET)
                 assert job.ack()
-            pusher.drain(TIMEOUT)
+            pusher.join(TIMEOUT)
             assert intruder.kinds() == {Kind.DENIED, Kind.QUEUE_ANSWER}
         assert not any(SECRET.encode() in data for data in intruder.received)
         assert len(pusher.dead_letters()) == 1
@@ -126,7 +126,7 @@ def test_one_who_may_pull_takes_on_no_other_worker(peers, server, intrude, tmp_p
             for number in range(5):
                 pusher.push(number)
             held = ann.receive(TIMEOUT)
-            (worker,) = pusher._core._users
+            (worker,) = pusher._jobs.core._users
             intruder = intrude(pusher.endpoint)
             for kind in (Kind.QUEUE_HELLO, Kind.QUEUE_LEAVE, Kind.QUEUE_REPORT):
                 hello = queue.Hello("bob", "", 0, 0, 100, 2, 0, [], [], 0, 2**24)
@@ -134,19 +134,19 @@ def test_one_who_may_pull_takes_on_no_other_worker(peers, server, intrude, tmp_p
             eventually(lambda: pusher.stats().frames_invalid.get("worker") == 3)
             assert held.ack()
             assert [ann.receive(TIMEOUT).ack() for _ in range(4)] == [True] * 4
-            pusher.drain(TIMEOUT)
+            pusher.join(TIMEOUT)
             assert pusher.stats().taken_back == pusher.stats().recalled == 0
 
 
 @pytest.mark.internal
 def test_an_intruder_gets_no_frame_of_a_pipeline(peers, server, intrude):
-    with Pusher(LOOPBACK, name="jobs", security=server, mode="pipeline") as pusher:
+    with Pusher(LOOPBACK, name="jobs", security=server, acknowledge="batch") as pusher:
         where = peers.pinned(pusher.endpoint, "server")
-        with Puller(where, security=peers.security("ann"), mode="pipeline") as ann:
-            eventually(lambda: ann.stats().connected)
-            (share,) = pusher._shares._dealer.shares.values()
+        with Puller(where, security=peers.security("ann"), acknowledge="batch") as ann:
+            eventually(lambda: ann.connected)
+            (share,) = pusher._jobs._dealer.shares.values()
             intruder = intrude(pusher.endpoint)
-            place = parse_endpoint(pusher._shares._sockets[share.id].endpoint)
+            place = parse_endpoint(pusher._jobs._shares._sockets[share.id].endpoint)
             pull = ZmqPlainSocket(
                 "pull", place, binds=False, context=context(), curve=intruder.curve,
                 queue_messages=10, message_bytes_max=2**20,
@@ -168,13 +168,13 @@ def test_an_intruder_gets_no_frame_of_a_pipeline(peers, server, intrude):
                 f"{SECRET}{number}" for number in range(200)
             )
             ann.commit()
-            pusher.drain(TIMEOUT)
+            pusher.join(TIMEOUT)
             eventually(lambda: Kind.DENIED in intruder.kinds())
             assert intruder.kinds() == {Kind.DENIED}
             assert pull.receive_singles(100)[0] == []
             assert not any(SECRET.encode() in data for data in intruder.received)
             stats = pusher.stats()
-            assert (stats.done, stats.redealt) == (200, 0)
+            assert (stats.done, stats.taken_back) == (200, 0)
             assert stats.denied
             pull.close()
 
@@ -230,7 +230,7 @@ def test_garbage_of_an_intruder_ends_nothing(peers, server, intrude):
         pusher.push("x")
         with Puller(peers.pinned(pusher.endpoint, "server"), security=peers.security("ann")) as ann:
             assert ann.receive(TIMEOUT).ack()
-            pusher.drain(TIMEOUT)
+            pusher.join(TIMEOUT)
         with Requester(
             peers.pinned(responder.endpoint, "server"), security=peers.security("ann")
         ) as ann:

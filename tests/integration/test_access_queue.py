@@ -13,7 +13,7 @@ from tests.integration.secure import rewrite, take_job
 
 LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
-MODES = pytest.mark.parametrize("mode", ["queue", "pipeline"])
+MODES = pytest.mark.parametrize("mode", ["each", "batch"])
 ANN = "[[rule]]\nwho = ['ann']\npull = ['jobs']\npush = ['jobs']\n"
 BOB = "[[rule]]\nwho = ['bob']\npull = ['job*']\n"
 DENY = "[[rule]]\nwho = ['b*']\ndeny = true\npull = ['jobs']\n"
@@ -56,12 +56,12 @@ def heal(call):
 @MODES
 def test_a_puller_without_the_right_gets_no_job_and_learns_why(peers, server, access, mode, caplog):
     change(server, access, ANN + BOB + DENY)
-    with Pusher(LOOPBACK, name="jobs", security=server, mode=mode) as pusher:
+    with Pusher(LOOPBACK, name="jobs", security=server, acknowledge=mode) as pusher:
         place = peers.pinned(pusher.endpoint, "server")
         pusher.push("secret")
         with (
-            Puller(place, security=peers.security("bob"), mode=mode) as bob,
-            Puller(place, security=peers.security("eve"), mode=mode) as eve,
+            Puller(place, security=peers.security("bob"), acknowledge=mode) as bob,
+            Puller(place, security=peers.security("eve"), acknowledge=mode) as eve,
         ):
             error = denied(lambda: bob.receive(TIMEOUT))
             assert (error.verb, error.topic) == ("pull", "jobs")
@@ -72,13 +72,13 @@ def test_a_puller_without_the_right_gets_no_job_and_learns_why(peers, server, ac
             assert pusher.stats().denied >= 2
             assert pusher.stats().in_flight == 1
             assert "the pusher 'jobs': denied: 'bob' pull 'jobs'" in caplog.text
-            with Puller(place, security=peers.security("ann"), mode=mode) as ann:
+            with Puller(place, security=peers.security("ann"), acknowledge=mode) as ann:
                 assert take_job(ann, mode) == "secret"
-            pusher.drain(TIMEOUT)
+            pusher.join(TIMEOUT)
             change(server, access, ANN + BOB)
             pusher.push("for bob")
             assert heal(lambda: take_job(bob, mode)) == "for bob"
-            pusher.drain(TIMEOUT)
+            pusher.join(TIMEOUT)
             assert bob.stats().denied == {}
 
 
@@ -87,9 +87,9 @@ def test_who_loses_the_right_loses_its_jobs_and_its_answers_do_not_count(
     peers, server, access, mode
 ):
     change(server, access, ANN + BOB)
-    with Pusher(LOOPBACK, name="jobs", security=server, mode=mode) as pusher:
+    with Pusher(LOOPBACK, name="jobs", security=server, acknowledge=mode) as pusher:
         place = peers.pinned(pusher.endpoint, "server")
-        with Puller(place, security=peers.security("bob"), mode=mode) as bob:
+        with Puller(place, security=peers.security("bob"), acknowledge=mode) as bob:
             for number in range(20):
                 pusher.push(number)
             job = bob.receive(TIMEOUT)
@@ -97,16 +97,16 @@ def test_who_loses_the_right_loses_its_jobs_and_its_answers_do_not_count(
             change(server, access, ANN)
             # It says what it has done meanwhile, which must not count.
             eventually(lambda: pusher.stats().denied)
-            if mode == "queue":
+            if mode == "each":
                 eventually(lambda: not job.ack() or bob.stats().denied)
             else:
                 bob.commit()
             assert denied(lambda: [bob.receive(TIMEOUT) for _ in range(20)]).verb == "pull"
             assert pusher.stats().in_flight == 20
-            with Puller(place, security=peers.security("ann"), mode=mode) as ann:
+            with Puller(place, security=peers.security("ann"), acknowledge=mode) as ann:
                 assert sorted(take_job(ann, mode) for _ in range(20)) == list(range(20))
-                pusher.drain(TIMEOUT)
-            if mode == "queue":
+                pusher.join(TIMEOUT)
+            if mode == "each":
                 assert pusher.stats().dead == 0
                 assert pusher.stats().held_back >= 1
                 assert pusher.stats().balanced
@@ -118,11 +118,11 @@ def test_revoke(peers, server, access, mode, with_rules):
     change(server, access, ANN + BOB)
     if not with_rules:
         server = peers.security("server", "ann", "bob")
-    with Pusher(LOOPBACK, name="jobs", security=server, mode=mode) as pusher:
+    with Pusher(LOOPBACK, name="jobs", security=server, acknowledge=mode) as pusher:
         place = peers.pinned(pusher.endpoint, "server")
         with (
-            Puller(place, security=peers.security("ann"), mode=mode) as ann,
-            Puller(place, security=peers.security("bob"), mode=mode) as bob,
+            Puller(place, security=peers.security("ann"), acknowledge=mode) as ann,
+            Puller(place, security=peers.security("bob"), acknowledge=mode) as bob,
         ):
             pusher.push("x")
             got = {}
@@ -137,7 +137,7 @@ def test_revoke(peers, server, access, mode, with_rules):
             who, other = ("ann", bob) if "ann" in got else ("bob", ann)
             assert pusher.revoke(who) == [peers.text(who)]
             assert take_job(other, mode) == "x"
-            pusher.drain(TIMEOUT)
+            pusher.join(TIMEOUT)
             loser = {"ann": ann, "bob": bob}[who]
             with pytest.raises((AuthenticationError, AccessDeniedError)):
                 loser.receive(TIMEOUT)
@@ -145,7 +145,7 @@ def test_revoke(peers, server, access, mode, with_rules):
             eventually(lambda: pusher.stats().connections_refused)
             with pytest.raises(ConfigError, match="who"):
                 pusher.revoke("nobody")
-    with Pusher(LOOPBACK, mode=mode) as pusher, pytest.raises(ConfigError, match="security"):
+    with Pusher(LOOPBACK, acknowledge=mode) as pusher, pytest.raises(ConfigError, match="security"):
         pusher.revoke("ann")
 
 
@@ -156,9 +156,9 @@ def test_a_puller_takes_no_job_from_a_pusher_that_may_not_push(
     rules = tmp_path / "rules.toml"
     rules.write_text("[[rule]]\nwho = ['server']\npush = ['others']\n")
     own = peers.security("ann", "server", access=rules)
-    with Pusher(LOOPBACK, name="jobs", security=server, mode=mode) as pusher:
+    with Pusher(LOOPBACK, name="jobs", security=server, acknowledge=mode) as pusher:
         place = peers.pinned(pusher.endpoint, "server")
-        with Puller(place, security=own, mode=mode) as ann:
+        with Puller(place, security=own, acknowledge=mode) as ann:
             pusher.push("forged")
             error = denied(lambda: ann.receive(TIMEOUT))
             assert (error.verb, error.topic) == ("push", "jobs")
@@ -166,7 +166,7 @@ def test_a_puller_takes_no_job_from_a_pusher_that_may_not_push(
             assert pusher.stats().in_flight == 1
             change(own, rules, "[[rule]]\nwho = ['server']\npush = ['jobs']\n")
             assert heal(lambda: take_job(ann, mode)) == "forged"
-            pusher.drain(TIMEOUT)
+            pusher.join(TIMEOUT)
             change(own, rules, "[[rule]]\nwho = ['server']\npush = ['others']\n")
             assert denied(lambda: ann.receive(TIMEOUT)).verb == "push"
             pusher.push("once more")

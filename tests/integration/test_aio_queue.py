@@ -84,7 +84,7 @@ def test_a_threaded_pusher_opposite_and_settling_in_another_thread(make_pusher):
                     job.ack()
                 if len(done) == 200:
                     break
-            await asyncio.to_thread(pusher.drain, 60)
+            await asyncio.to_thread(pusher.join, 60)
             assert sorted(done) == list(range(200))
             assert puller.connected == 1
             assert puller.stats().acked == 200
@@ -429,7 +429,7 @@ def test_waits_of_a_pusher_may_be_cancelled_at_every_step(rounds, memory_path):
             worker = asyncio.create_task(work(puller, done))
             pushed = 0
             for number in range(rounds):
-                wait = pusher.drain() if rng.random() < 0.7 else pusher.join(timeout=1.0)
+                wait = pusher.join() if rng.random() < 0.7 else pusher.join(timeout=1.0)
                 task = asyncio.create_task(wait)
                 with Strike(task, 1 + number % 9):
                     await asyncio.wait([task], timeout=0.01)

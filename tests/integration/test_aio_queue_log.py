@@ -114,7 +114,7 @@ def slow_disk(monkeypatch, seconds):
 @pytest.mark.internal
 @pytest.mark.parametrize("fsync", ["interval", "always"])
 def test_a_slow_disk_holds_up_no_other_task(monkeypatch, memory_path, fsync):
-    log = QueueLogConfig(directory=memory_path, fsync=fsync, fsync_interval=0.01)
+    log = QueueLogConfig(directory=memory_path, fsync=fsync)
     threads = set()
 
     async def main():

@@ -18,7 +18,7 @@ from tests.integration.peers import eventually
 
 __all__ = ["make_feed", "place"]
 
-FAST = p2pmsg.queue.PusherConfig(queue=p2pmsg.QueueConfig(retry_delay=0.001, ack_timeout=30.0))
+FAST = p2pmsg.queue.PusherConfig(retry_delay=0.001, ack_timeout=30.0)
 
 
 @dataclass
@@ -404,8 +404,7 @@ def test_policies_for_jobs(app, make_pusher, on_error, result):
 def test_what_follows_a_retry_comes_before_the_pusher_gives_up(
     app, make_pusher, caplog, then, deliveries_max
 ):
-    limits = p2pmsg.QueueConfig(deliveries_max=deliveries_max)
-    pusher = make_pusher(config=p2pmsg.queue.PusherConfig(queue=limits))
+    pusher = make_pusher(deliveries_max=deliveries_max)
     pusher.push("bad")
     letters = []
     call = DeadLetter(call=lambda event, error: letters.append((event.value, event.attempt)))

@@ -33,6 +33,6 @@ def test_a_job_says_the_type_of_its_value(app, make_pusher):
     assert kept == pushed[1:3]  # as they were pushed
 
 
-def test_a_worker_has_no_pipeline(app):
-    with pytest.raises(p2pmsg.ConfigError, match="mode"):
-        app.worker("tcp://127.0.0.1:1", mode="pipeline")
+def test_a_worker_acknowledges_each_job(app):
+    with pytest.raises(p2pmsg.ConfigError, match="acknowledge"):
+        app.worker("tcp://127.0.0.1:1", acknowledge="batch")

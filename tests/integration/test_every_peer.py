@@ -45,15 +45,15 @@ def push(settle=True):
             job = puller.receive(60)
             if settle:
                 job.ack()
-                pusher.drain(60)
+                pusher.join(60)
             else:
                 pusher.close(0.0)
             return pusher, puller
 
 
 def push_by_the_batch():
-    with p2pmsg.Pusher(LOOPBACK, mode="pipeline") as pusher:
-        with p2pmsg.Puller(pusher.endpoint, mode="pipeline") as puller:
+    with p2pmsg.Pusher(LOOPBACK, acknowledge="batch") as pusher:
+        with p2pmsg.Puller(pusher.endpoint, acknowledge="batch") as puller:
             pusher.push(1)
             puller.receive(60)
             pusher.close(0.0)
@@ -137,8 +137,8 @@ OPENED = {
     "relay": lambda: p2pmsg.Relay([ELSEWHERE], LOOPBACK),
     "pusher": lambda: p2pmsg.Pusher(LOOPBACK),
     "puller": lambda: p2pmsg.Puller(ELSEWHERE),
-    "pipeline pusher": lambda: p2pmsg.Pusher(LOOPBACK, mode="pipeline"),
-    "pipeline puller": lambda: p2pmsg.Puller(ELSEWHERE, mode="pipeline"),
+    "pipeline pusher": lambda: p2pmsg.Pusher(LOOPBACK, acknowledge="batch"),
+    "pipeline puller": lambda: p2pmsg.Puller(ELSEWHERE, acknowledge="batch"),
     "responder": lambda: p2pmsg.Responder(LOOPBACK, {}),
     "requester": lambda: p2pmsg.Requester(ELSEWHERE).request("t", 1, timeout=1.0),
     "reader": lambda: RangeReader(ELSEWHERE).heads(),

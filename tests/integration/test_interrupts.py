@@ -137,7 +137,7 @@ def test_ctrl_c_after_any_call_of_a_puller_forgets_no_job(make_pusher, make_pull
             work(goal)
         work(goal)
         strikes += strike.struck
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
 
     assert strikes > (30 if key is None else 15)
 
@@ -162,7 +162,7 @@ def test_ctrl_c_after_any_call_of_a_pusher_forgets_no_job(make_pusher, make_pull
                     accepted.add(pusher.push(value, key=key))
             strikes += strike.struck
             accepted.add(pusher.push("after it", key=key))
-        pusher.drain(timeout=60)
+        pusher.join(timeout=60)
     finally:
         stop.set()
         thread.join()

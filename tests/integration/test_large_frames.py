@@ -15,7 +15,7 @@ import pytest
 
 import p2pmsg
 import p2pmsg.aio
-from p2pmsg.queue import Puller, PullerConfig, Pusher
+from p2pmsg.queue import Puller, Pusher, each_taker
 from p2pmsg.reader import RangeReader
 from p2pmsg.testing.proxy import TcpProxy
 from tests.integration.peers import eventually
@@ -82,17 +82,20 @@ def test_a_range_comes_whose_messages_take_longer_than_the_timeout(make_publishe
     assert proxy.connections <= 2  # it is followed once it was made again
 
 
-def test_a_job_comes_that_takes_longer_than_its_pusher_may_be_silent(opened, slow):
+@pytest.mark.internal
+def test_a_job_comes_that_takes_longer_than_its_pusher_may_be_silent(
+    opened, slow, monkeypatch
+):  # fmt: skip
+    monkeypatch.setattr(each_taker, "_PUSHER_TIMEOUT_NS", 400_000_000)
     pusher = opened.enter_context(Pusher(LOOPBACK))
     proxy = slow(pusher.endpoint)
-    config = PullerConfig(pusher_timeout=0.4)
-    with Puller(proxy.endpoint, config=config) as puller:
+    with Puller(proxy.endpoint) as puller:
         for number in range(2):
             pusher.push(bytes([number]) * SIZE)
         for number in range(2):
             with puller.receive(timeout=60) as job:
                 assert job.value[0] == number
-        pusher.drain(timeout=60)
+        pusher.join(timeout=60)
     stats = pusher.stats()
     assert (stats.delivered, stats.done, stats.taken_back, proxy.connections) == (2, 2, 0, 1)
 
@@ -109,7 +112,7 @@ def test_jobs_come_that_take_longer_than_the_lease(opened, slow, keys):
         for key in keys:
             with puller.receive(timeout=60) as job:
                 assert (len(job.value), job.key, job.delivery_count) == (SIZE, key, 1)
-        pusher.drain(timeout=60)
+        pusher.join(timeout=60)
     assert pusher.stats().delivered == 2
 
 

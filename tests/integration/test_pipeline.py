@@ -1,4 +1,4 @@
-"""Pipelines over real sockets, with pullers that are killed, stopped, slow, and strangers."""
+"""Jobs acknowledged by the batch, over real sockets: pullers that are killed, stopped or slow."""
 
 import logging
 import signal
@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 import p2pmsg
-from p2pmsg.queue import PipelineConfig
+from p2pmsg.queue import PusherConfig
 from p2pmsg.testing import TcpProxy
 from tests.integration.peers import LOOPBACK, ROOT, eventually
 
@@ -20,11 +20,11 @@ PATIENT_S = 60.0
 
 
 def pusher(endpoint=LOOPBACK, **options):
-    return p2pmsg.Pusher(endpoint, mode="pipeline", config=PipelineConfig(**options))
+    return p2pmsg.Pusher(endpoint, acknowledge="batch", config=PusherConfig(**options))
 
 
 def puller(endpoint):
-    return p2pmsg.Puller(endpoint, mode="pipeline")
+    return p2pmsg.Puller(endpoint, acknowledge="batch")
 
 
 class Child:
@@ -69,19 +69,17 @@ def test_jobs_arrive_once_and_in_order_at_a_single_puller(scheme, tmp_path):
         assert source.push_many([{"n": n} for n in range(2000)]) == [*range(1, 2001)]
         source.push(b"y" * 200_000)
         source.push("last")
-        assert sink.receive(PATIENT_S) == ("first", 0)
-        jobs = []
-        while len(jobs) < 2002:
-            jobs += sink.receive_many(100, timeout=PATIENT_S)
+        assert sink.receive(PATIENT_S).value == "first"
+        jobs = [sink.receive(timeout=PATIENT_S) for _ in range(2002)]
         assert [job.sequence for job in jobs] == [*range(1, 2003)]
         assert jobs[1999].value == {"n": 1999}
         assert jobs[2000].value == b"y" * 200_000
         sink.commit()
-        source.drain(PATIENT_S)
+        source.join(PATIENT_S)
         stats = source.stats()
         assert stats.pushed == stats.done == 2003
-        assert stats.in_flight == stats.buffered_bytes == 0
-        assert (stats.redealt, stats.refused, stats.frames_invalid) == (0, 0, 0)
+        assert stats.balanced
+        assert (stats.taken_back, stats.refused, stats.frames_invalid) == (0, 0, {})
 
 
 def test_a_job_counts_as_done_when_the_next_is_asked_for():
@@ -93,10 +91,10 @@ def test_a_job_counts_as_done_when_the_next_is_asked_for():
         sink.close()  # and "b" is not done
         eventually(lambda: source.stats().in_flight == 1)
         with puller(source.endpoint) as other:
-            assert other.receive(PATIENT_S) == ("b", 1)
+            assert other.receive(PATIENT_S).value == "b"
             with pytest.raises(TimeoutError):
                 other.receive(timeout=0)
-            source.drain(PATIENT_S)
+            source.join(PATIENT_S)
         with pytest.raises(p2pmsg.errors.ClosedError):
             sink.receive()
         assert list(sink) == []
@@ -128,133 +126,132 @@ def test_a_killed_pullers_share_goes_to_others_and_nothing_is_lost(children, rou
             victim.process.wait(PATIENT_S)
         stop.set()
         thread.join(PATIENT_S)
-        source.drain(PATIENT_S)
+        source.join(PATIENT_S)
         stats = source.stats()
         times = Counter(sequence for each in everyone for sequence in each.done())
         assert set(times) == set(pushed)
         assert len(pushed) == stats.pushed == stats.done
-        assert sum(times.values()) - len(times) <= stats.redealt
+        assert sum(times.values()) - len(times) <= stats.taken_back
 
 
 def test_a_stopped_pullers_share_goes_to_another_and_it_may_come_back(children):
     with pusher(ack_timeout=0.5) as source:
         stopped = children(source.endpoint)
-        eventually(lambda: source.stats().pullers)
+        eventually(lambda: source.stats().workers)
         source.push(VALUE)
         eventually(lambda: stopped.done())
         stopped.process.send_signal(signal.SIGSTOP)
         source.push_many([VALUE] * 3000)
         other = children(source.endpoint)
-        source.drain(PATIENT_S)
-        assert source.stats().redealt
+        source.join(PATIENT_S)
+        assert source.stats().taken_back
         stopped.process.send_signal(signal.SIGCONT)
         # Its late confirmation is refused, and it is a puller again.
-        eventually(lambda: source.stats().refused and len(source.stats().pullers) == 2)
+        eventually(lambda: source.stats().refused and len(source.stats().workers) == 2)
         source.push_many([VALUE] * 1000)
-        source.drain(PATIENT_S)
+        source.join(PATIENT_S)
         assert {*stopped.done(), *other.done()} == {*range(4001)}
 
 
 def test_a_slow_puller_does_not_hold_up_the_others():
-    with pusher(buffer_bytes_max=256 * 1024) as source, puller(source.endpoint) as slow:
+    with pusher(in_flight_bytes_max=256 * 1024) as source, puller(source.endpoint) as slow:
         source.push("slow")
         assert slow.receive(PATIENT_S).value == "slow"
         with puller(source.endpoint) as fast:
-            eventually(lambda: len(source.stats().pullers) == 2)
+            eventually(lambda: len(source.stats().workers) == 2)
             done, stop = set(), threading.Event()
 
             def work():
                 while not stop.is_set():
                     try:
-                        done.update(job.sequence for job in fast.receive_many(1000, timeout=0.1))
+                        done.add(fast.receive(timeout=0.1).sequence)
                     except TimeoutError:
                         pass
 
             thread = threading.Thread(target=work)
             thread.start()
             source.push_many([VALUE] * 10_000)  # many times the buffer, and `slow` takes nothing
-            held = eventually(lambda: 10_001 - len(done) == source.stats().pullers[0].in_hand)
+            held = eventually(lambda: 10_001 - len(done) == source.stats().workers[0].in_hand)
             assert held
             slow.close()
-            source.drain(PATIENT_S)
+            source.join(PATIENT_S)
             stop.set()
             thread.join(PATIENT_S)
         assert done == {*range(10_001)}  # "slow", too, which was not committed
 
 
-def test_push_waits_or_raises_at_its_bound():
-    for policy, error in (("block", TimeoutError), ("raise", p2pmsg.errors.SendQueueFullError)):
-        source = pusher(buffer_bytes_max=64 * 1024, on_full=policy)
-        with pytest.raises(error, match="buffer_bytes_max"):
+def test_push_waits_at_its_bound():
+    with pusher(in_flight_bytes_max=64 * 1024) as source:
+        with pytest.raises(TimeoutError, match="in_flight_bytes_max"):
             for _ in range(10_000):
                 source.push(VALUE, timeout=0.05)
         stats = source.stats()
-        assert stats.buffered_bytes <= 64 * 1024
-        assert stats.in_flight == stats.pushed
+        assert stats.in_flight == stats.pushed < 64 * 1024 // len(VALUE)
+        with pytest.raises(TimeoutError, match="in_flight_bytes_max"):
+            source.drain(timeout=0.05)
         with puller(source.endpoint) as sink:
-            count = 0
-            while count < stats.pushed:
-                count += len(sink.receive_many(1000, timeout=PATIENT_S))
-            sink.commit()
+            for _ in range(stats.pushed):
+                sink.receive(timeout=PATIENT_S)
             source.drain(PATIENT_S)
-        source.close()
+            sink.commit()
+            source.join(PATIENT_S)
 
 
 def test_a_puller_goes_on_with_the_next_pusher_and_keeps_what_it_had(tmp_path):
     at = f"ipc://{tmp_path}/pipe"
     source = pusher(at)
     with puller(at) as sink:
-        eventually(lambda: source.stats().pullers)
+        eventually(lambda: source.stats().workers)
         source.push_many(["a", "b"])
         eventually(lambda: sink.stats().ready)
-        source.flush()
         source.close(timeout=0.2)
         with pusher(at) as other:
             other.push("c")
             assert [sink.receive(PATIENT_S).value for _ in range(3)] == ["a", "b", "c"]
             sink.commit()
-            other.drain(PATIENT_S)
+            other.join(PATIENT_S)
         assert sink.stats().lost == 0
 
 
-def test_what_a_pipeline_does_not_have_is_refused_by_name(tmp_path, caplog):
+def test_what_is_not_there_by_the_batch_is_refused_by_name(tmp_path, caplog):
     error = p2pmsg.errors.ConfigError
     with pytest.raises(error, match="log"):
-        p2pmsg.Pusher(LOOPBACK, mode="pipeline", log=tmp_path)
+        p2pmsg.Pusher(LOOPBACK, acknowledge="batch", log=tmp_path)
     with pytest.raises(error, match="prefetch"):
-        p2pmsg.Puller("tcp://127.0.0.1:5555", mode="pipeline", prefetch=3)
-    with pytest.raises(error, match="mode"):
-        p2pmsg.Pusher(LOOPBACK, mode="pipe")
-    with pytest.raises(error, match="buffer_bytes_max"):
-        PipelineConfig(buffer_bytes_max=1)
+        p2pmsg.Puller("tcp://127.0.0.1:5555", acknowledge="batch", prefetch=3)
+    with pytest.raises(error, match="acknowledge"):
+        p2pmsg.Pusher(LOOPBACK, acknowledge="all")
+    with pytest.raises(error, match="message_bytes_max"):
+        pusher(message_bytes_max=16 * 2**20)
+    with p2pmsg.Puller("tcp://127.0.0.1:5555", acknowledge="batch") as sink:
+        with pytest.raises(error, match="acknowledge"):
+            sink.run(print)
     with pusher() as source:
+        with pytest.raises(error, match="acknowledge"):
+            source.push("job", key="k")
         with pytest.raises(p2pmsg.errors.MessageError, match="value"):
             source.push(object())
         with pytest.raises(p2pmsg.errors.MessageTooLargeError):
             source.push(b"x" * (2**20 + 1))
         assert source.stats().pushed == 0
         with caplog.at_level(logging.WARNING, "p2pmsg"), p2pmsg.Puller(source.endpoint):
-            eventually(lambda: "mode" in caplog.text)
+            eventually(lambda: "acknowledge" in caplog.text)
     with pytest.raises(p2pmsg.errors.ClosedError):
         source.push("late")
 
 
-def is_large(prefix):
-    return b"x" * 200 in prefix
-
-
-def test_frames_of_a_share_that_others_have_are_late_and_not_invalid():
+def test_frames_of_a_share_that_others_have_are_late():
     with (
         pusher(ack_timeout=0.5) as source,
         TcpProxy(source.endpoint) as proxy,
         puller(proxy.endpoint) as sink,
     ):
-        eventually(lambda: sink.stats().connected)
+        eventually(lambda: sink.connected)
         proxy.stall()
-        eventually(lambda: not source.stats().pullers)
+        eventually(lambda: not source.stats().workers)
         proxy.resume()  # what the puller said meanwhile is answered, one by one
-        eventually(lambda: sink.stats().frames_late)
+        eventually(lambda: "late" in sink.stats().frames_invalid)
         source.push("next")
         assert sink.receive(PATIENT_S).value == "next"
         sink.commit()
-        assert sink.stats().frames_invalid == 0
+        assert sink.stats().frames_invalid.keys() == {"late"}

@@ -24,7 +24,7 @@ from tests.integration.inside import core_of, line_of
 from tests.integration.peers import LOOPBACK, in_threads, work_until
 from tests.queues import with_limits
 
-FAST = p2pmsg.queue.PusherConfig(queue=p2pmsg.QueueConfig(retry_delay=0.001, ack_timeout=30.0))
+FAST = p2pmsg.queue.PusherConfig(retry_delay=0.001, ack_timeout=30.0)
 
 
 def wait_for_workers(pusher, count):
@@ -42,7 +42,7 @@ def test_a_job_arrives_as_it_was_pushed(make_pusher, make_puller):
         pusher.push(value)
 
     assert [take(puller) for _ in VALUES] == VALUES
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
     assert pusher.stats().balanced
     assert pusher.stats().done == len(VALUES)
 
@@ -53,51 +53,43 @@ def take(puller):
 
 
 def test_jobs_that_a_puller_cannot_take_do_not_hold_up_the_others(make_pusher, make_puller, caplog):
-    config = p2pmsg.queue.PusherConfig(
-        message_bytes_max=2**20, queue=p2pmsg.QueueConfig(retry_delay=0.001, deliveries_max=2)
-    )
+    config = p2pmsg.queue.PusherConfig(message_bytes_max=2**20, retry_delay=0.001, deliveries_max=2)
     pusher = make_pusher(config=config)
-    puller = make_puller(
-        pusher.endpoint, config=p2pmsg.queue.PullerConfig(frame_bytes_max=64 * 1024)
-    )
+    puller = make_puller(pusher.endpoint, frame_bytes_max=64 * 1024)
     assert take_after(pusher, puller, "first") == "first"
     pusher.push(bytes(2**19))
     for number in range(20):
         pusher.push(number)
     assert [take(puller) for _ in range(20)] == [*range(20)]
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
     (dead,) = pusher.dead_letters()
     assert "larger than frame_bytes_max of the worker, 65,536 bytes" in dead.reason
     stats = pusher.stats()
     assert (stats.done, stats.dead, stats.taken_back) == (21, 1, 0)
     eventually(lambda: "cannot take job 1, nor can any other" in caplog.text)
     assert "1,048,576 (message_bytes_max)" in caplog.text
-    eventually(lambda: "frame_bytes_max (65,536 bytes, PullerConfig)" in caplog.text)
+    eventually(lambda: "frame_bytes_max (65,536 bytes)" in caplog.text)
 
 
 def test_jobs_that_one_puller_cannot_take_go_to_another(make_pusher, make_puller):
     pusher = make_pusher()
-    small = make_puller(
-        pusher.endpoint, config=p2pmsg.queue.PullerConfig(frame_bytes_max=64 * 1024)
-    )
+    small = make_puller(pusher.endpoint, frame_bytes_max=64 * 1024)
     assert take_after(pusher, small, "first") == "first"
     large = make_puller(pusher.endpoint)
     wait_for_workers(pusher, 2)
     pusher.push(bytes(2**19))
     assert len(take(large)) == 2**19
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
     assert (pusher.stats().done, pusher.stats().failed) == (2, 0)
 
 
 def test_a_dead_letter_of_any_size_is_listed_over_the_wire(make_pusher, make_puller):
     size = 20 * 2**20
     pusher = make_pusher(config=p2pmsg.queue.PusherConfig(message_bytes_max=2 * size))
-    puller = make_puller(
-        pusher.endpoint, config=p2pmsg.queue.PullerConfig(frame_bytes_max=2 * size)
-    )
+    puller = make_puller(pusher.endpoint, frame_bytes_max=2 * size)
     pusher.push(bytes(size))
     puller.receive(timeout=60).discard("no")
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
     box = LiveBox(pusher.endpoint, timeout=10)
     try:
         (letter,) = box.list()
@@ -166,7 +158,7 @@ def test_dead_letters_have_their_history_and_can_be_retried_and_purged(make_push
     for number in range(3):
         assert puller.receive(timeout=60).reject(f"attempt {number}")
     assert take(puller) == "fine"
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
 
     (letter,) = pusher.dead_letters()
     assert (letter.sequence, letter.value, letter.key) == (poison, "poison", "k")
@@ -217,7 +209,7 @@ def test_push_waits_at_in_flight_max(make_pusher, make_puller):
     taker.start()
     pusher.push(10, timeout=60)
     taker.join()
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
 
 
 BAD = {
@@ -287,7 +279,7 @@ def test_with_defaults_a_fast_worker_has_more_and_a_slow_one_16(make_pusher, mak
         return worker.allowed
 
     eventually(lambda: allowed() > 16)
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
     # That was long ago as soon as nothing is done for a moment.
     eventually(lambda: pusher.stats().workers[0].allowed == 16)
     assert (pusher.stats().done, puller.stats().acked) == (done, done)
@@ -345,7 +337,7 @@ def test_a_job_that_hangs_is_given_to_another(make_pusher, make_puller):
             break
         again = puller.receive(timeout=60)
     assert again.state == "acked"
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
 
 
 @pytest.mark.parametrize("key", [None, "k"])
@@ -359,7 +351,7 @@ def test_a_job_that_hangs_at_one_worker_is_done_by_another(make_pusher, make_pul
 
     with idle.receive(timeout=60) as job:
         assert job.value == 1
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
 
 
 def test_a_log_keeps_what_was_not_done_for_the_next_pusher(make_puller, tmp_path):
@@ -383,7 +375,7 @@ def test_a_log_keeps_what_was_not_done_for_the_next_pusher(make_puller, tmp_path
         assert pusher.push("new") == 5
         puller = make_puller(pusher.endpoint)
         assert [take(puller) for _ in range(4)] == [2, 3, 4, "new"]
-        pusher.drain(timeout=60)
+        pusher.join(timeout=60)
         assert pusher.stats().balanced
 
 
@@ -395,7 +387,7 @@ def test_one_puller_serves_several_pushers(make_pusher, make_puller):
 
     assert sorted(take(puller) for _ in range(30)) == list(range(30))
     for pusher in pushers:
-        pusher.drain(timeout=60)
+        pusher.join(timeout=60)
 
 
 def test_closed_ones_say_so(make_pusher, make_puller):
@@ -410,7 +402,7 @@ def test_closed_ones_say_so(make_pusher, make_puller):
     with pytest.raises(p2pmsg.ClosedError):
         pusher.push(1)
     with pytest.raises(p2pmsg.ClosedError):
-        pusher.drain()
+        pusher.join()
 
 
 def test_jobs_lost_at_close_are_said(make_pusher, caplog):
@@ -505,7 +497,7 @@ def test_what_waits_for_the_disk_is_handed_out_when_it_is_there(tmp_path, make_p
             assert pusher.push(number, message_id=f"m{number}") == sequence
     for _ in range(pusher.stats().pushed):
         puller.receive(timeout=60).ack()
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
     assert pusher.stats().balanced
     assert (pusher.stats().done, pusher.stats().duplicates) == (30, 15)
 
@@ -514,7 +506,7 @@ def test_what_waits_for_the_disk_is_handed_out_when_it_is_there(tmp_path, make_p
 def test_a_disk_that_cannot_sync_stops_the_pusher_and_says_so(
     tmp_path, make_puller, disk, caplog, fsync
 ):
-    log = QueueLogConfig(directory=tmp_path, fsync=fsync, fsync_interval=0.001)
+    log = QueueLogConfig(directory=tmp_path, fsync=fsync)
     pusher = p2pmsg.Pusher(LOOPBACK, log=log)
     accepted = [pusher.push(number) for number in range(3)]
     disk.fails = True
@@ -525,7 +517,7 @@ def test_a_disk_that_cannot_sync_stops_the_pusher_and_says_so(
     with pytest.raises(p2pmsg.errors.LogFailedError):
         pusher.push("more")
     with pytest.raises(p2pmsg.errors.LogFailedError):
-        pusher.drain(timeout=60)
+        pusher.join(timeout=60)
     puller = make_puller(pusher.endpoint)
     with pytest.raises(TimeoutError):
         puller.receive(timeout=0.3)
@@ -644,7 +636,7 @@ def test_a_busy_worker_keeps_its_job_beyond_ack_timeout(make_pusher, make_puller
         pusher.push(1)
         with puller.receive(timeout=60) as job:
             time.sleep(0.7)
-        pusher.drain(timeout=60)
+        pusher.join(timeout=60)
         return job.state == "acked" and pusher.stats().delivered == before + 1
 
     # Where this process is held up for so long, it was silent.
@@ -668,7 +660,7 @@ def test_cut_connections_lose_nothing(make_pusher, opened):
         pusher.push(number, key=f"k{number % 7}" if number % 2 else None, timeout=60)
         time.sleep(0.0005)
     proxy.stop_cutting()
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
     stop.set()
     for thread in threads:
         thread.join()
@@ -699,15 +691,11 @@ def test_garbage_and_lies_change_nothing(make_pusher, make_puller):
 
     assert pusher.stats().in_flight == 1
     job.ack()
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
 
 
 def test_a_worker_that_rejects_everything_is_stopped(make_pusher, make_puller, caplog):
-    config = p2pmsg.queue.PusherConfig(
-        queue=p2pmsg.QueueConfig(
-            retry_delay=0.0, deliveries_max=1000,
-        )
-    )  # fmt: skip
+    config = p2pmsg.PusherConfig(retry_delay=0.0, deliveries_max=1000)
     pusher = make_pusher(config=config)
     puller = make_puller(pusher.endpoint, prefetch=1)
     pusher.push(1)

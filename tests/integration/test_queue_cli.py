@@ -30,7 +30,7 @@ def test_each_line_is_a_job_and_the_exit_status_decides(tmp_path, place):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", [[], ["--mode", "pipeline"]], ids=["queue", "pipeline"])
+@pytest.mark.parametrize("mode", [[], ["--acknowledge", "batch"]], ids=["queue", "pipeline"])
 def test_jobs_before_a_line_that_is_refused_are_done(tmp_path, place, mode):
     bad = b"[" * 2000 + b"]" * 2000
     with command(tmp_path, "push", place, "--json", *mode) as pushing:
@@ -49,7 +49,7 @@ def test_jobs_before_a_line_that_is_refused_are_done(tmp_path, place, mode):
 def test_a_pull_is_stopped_cleanly_unless_it_had_an_end_of_its_own(tmp_path, place, end, status):
     with p2pmsg.Pusher(place) as pusher, command(tmp_path, "pull", place, *end) as pulling:
         pusher.push("a job")
-        pusher.drain(timeout=60)
+        pusher.join(timeout=60)
         pulling.process.send_signal(signal.SIGTERM)
         assert pulling.wait() == status
         assert pulling.errors() == ""
@@ -57,11 +57,11 @@ def test_a_pull_is_stopped_cleanly_unless_it_had_an_end_of_its_own(tmp_path, pla
 
 @pytest.mark.long
 def test_a_pipeline_prints_its_jobs_and_its_end_says_how_many_were_done(tmp_path, place):
-    with command(tmp_path, "pull", place, "--mode", "pipeline", "--count", "3") as pulling:
+    with command(tmp_path, "pull", place, "--acknowledge", "batch", "--count", "3") as pulling:
         lines = b'1\n{"a":2}\n"x"\n'
-        ended = run_here("push", place, "--mode", "pipeline", "--json", stdin=lines)
+        ended = run_here("push", place, "--acknowledge", "batch", "--json", stdin=lines)
         assert ended.returncode == 0, ended.stderr
-        assert b"3 done, 0 undeliverable, 0 not done" in ended.stderr
+        assert b"3 done, 0 dead letters, 0 not done" in ended.stderr
         assert pulling.wait() == 0
         assert pulling.output() == b'1\n{"a":2}\nx\n'
 
@@ -69,10 +69,10 @@ def test_a_pipeline_prints_its_jobs_and_its_end_says_how_many_were_done(tmp_path
 @pytest.mark.long
 def test_a_pipelines_command_that_fails_is_named_and_its_job_not_tried_again(tmp_path, place):
     script = f'read n; echo "$n $P2PMSG_SEQUENCE" >> {tmp_path}/done; [ "$n" != b ]'
-    with command(tmp_path, "push", place, "--mode", "pipeline") as pushing:
+    with command(tmp_path, "push", place, "--acknowledge", "batch") as pushing:
         pushing.write(b"a\nb\nc\n")
         pushing.process.stdin.close()
-        arguments = ("--mode", "pipeline", "--count", "3", "--", "sh", "-c", script)
+        arguments = ("--acknowledge", "batch", "--count", "3", "--", "sh", "-c", script)
         ended = run_here("pull", place, *arguments)
         assert ended.returncode == 1
         assert b"job 1 failed: " in ended.stderr
@@ -119,18 +119,18 @@ def test_a_result_that_does_not_count_is_said(tmp_path, place):
 @pytest.mark.long
 def test_a_pipelines_puller_that_is_stopped_gives_back_what_it_had(tmp_path, place):
     with (
-        p2pmsg.Pusher(place, mode="pipeline") as pusher,
-        command(tmp_path, "pull", place, "--mode", "pipeline", "--", "sleep", "60") as pulling,
+        p2pmsg.Pusher(place, acknowledge="batch") as pusher,
+        command(tmp_path, "pull", place, "--acknowledge", "batch", "--", "sleep", "60") as pulling,
     ):
         pusher.push_many(range(3))
-        eventually(lambda: pusher.stats().pullers and pusher.stats().pullers[0].in_hand == 3)
+        eventually(lambda: pusher.stats().workers and pusher.stats().workers[0].in_hand == 3)
         pulling.process.send_signal(signal.SIGTERM)
         pulling.wait()
         assert "Traceback" not in pulling.errors()
-        with p2pmsg.Puller(place, mode="pipeline") as puller:
+        with p2pmsg.Puller(place, acknowledge="batch") as puller:
             assert [puller.receive(60).value for _ in range(3)] == [0, 1, 2]
             puller.commit()
-            pusher.drain(timeout=60)
+            pusher.join(timeout=60)
 
 
 def test_dead_letters_of_a_pusher_that_runs(tmp_path, place):
@@ -153,7 +153,7 @@ def test_dead_letters_of_a_pusher_that_runs(tmp_path, place):
         assert run_here("dead-letters", "retry", place, "--all").stdout == b"2 made jobs again\n"
         for _ in range(2):
             puller.receive(timeout=60).ack()
-        pusher.drain(timeout=60)
+        pusher.join(timeout=60)
         assert not pusher.dead_letters()
 
 
@@ -180,7 +180,7 @@ def test_dead_letters_of_a_log(tmp_path, place):
         assert not pusher.dead_letters()
         with puller.receive(timeout=60) as job:
             assert job.value == 0
-        pusher.drain(timeout=60)
+        pusher.join(timeout=60)
 
 
 def test_requests(place):

@@ -5,13 +5,9 @@ from tests.integration.inside import core_of
 from tests.integration.peers import CuttingProxy, eventually
 from tests.queues import with_limits
 
-CONFIG = p2pmsg.queue.PusherConfig(
-    queue=p2pmsg.QueueConfig(
-        deliveries_max=2, retry_delay=0.001, retry_max=0.01, ack_timeout=60
-    )
-)  # fmt: skip
+CONFIG = p2pmsg.PusherConfig(deliveries_max=2, retry_delay=0.001, ack_timeout=60)
 # Where a connection is made again late, nothing is done twice.
-LIMITS = {"unproven_max": 16, "grace": 60}
+LIMITS = {"unproven_max": 16, "grace": 60, "retry_max": 0.01}
 COUNT, LARGE = 60, 25
 
 
@@ -33,7 +29,7 @@ def test_a_job_at_which_the_connection_ends_is_found_and_the_others_are_done(
     for _ in range(COUNT - 1):
         with puller.receive(timeout=60) as job:
             done.append(job.value[0])
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
 
     assert sorted(done) == [number for number in range(COUNT) if number != LARGE]
     for key in range(7):

@@ -46,7 +46,7 @@ def test_a_handler_that_lets_nothing_else_run_keeps_its_job(make_pusher, make_pu
         pusher.push(2)
         assert worker.stdout.readline() == "begun\n"
         worker.stdout.readline()
-        pusher.drain(timeout=60)
+        pusher.join(timeout=60)
         return pusher.stats().delivered == before + 1
 
     # Where the machine holds all of that process up for so long, it was silent.
@@ -67,4 +67,4 @@ def test_what_a_stopped_worker_did_is_no_dead_letter(make_pusher, make_worker, d
     print(file=worker.stdin, flush=True)
     eventually(lambda: pusher.stats().done == 1)
     assert len(pusher.dead_letters()) == 0
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)

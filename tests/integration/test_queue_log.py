@@ -41,7 +41,7 @@ with p2pmsg.Pusher(sys.argv[1], log=sys.argv[2], in_flight_max=10**6, ack_timeou
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     sys.stdin.readline()
     print(pusher.push("more", key="more"), flush=True)
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
     print(pusher.stats().balanced, pusher.stats().done, flush=True)
 """
 

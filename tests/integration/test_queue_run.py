@@ -13,7 +13,7 @@ from p2pmsg.queue.running import LOOK_S
 from tests.integration.peers import eventually
 from tests.processes import is_asleep
 
-FAST = p2pmsg.queue.PusherConfig(queue=p2pmsg.QueueConfig(retry_delay=0.001, ack_timeout=5.0))
+FAST = p2pmsg.queue.PusherConfig(retry_delay=0.001, ack_timeout=5.0)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_each_job_is_done_and_acknowledged(queue):
     puller.run(lambda job: seen.append(job.value), count=100)
 
     assert seen == [*range(100)]
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
     assert pusher.stats().done == 100
 
 
@@ -49,7 +49,7 @@ def test_a_failing_job_is_tried_again_and_others_go_on(queue, caplog):
     puller.run(work, count=5)
 
     assert sorted(attempts) == [(0, 1), (1, 1), (1, 2), (1, 3), (2, 1)]
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
     assert pusher.stats().done == 3
     assert len([record for record in caplog.records if "job 1 failed" in record.message]) == 2
     assert caplog.records[0].exc_info[0] is ValueError
@@ -65,7 +65,7 @@ def test_several_threads_do_as_many_as_they_were_to_though_the_last_comes_late(q
     puller.run(lambda job: seen.append(job.value), threads=3, count=3)
     late.join()
     assert sorted(seen) == [0, 1, 2]
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
 
 
 def test_a_job_is_discarded_at_its_first_failure(queue):
@@ -97,7 +97,7 @@ def test_a_callable_decides_and_what_it_leaves_is_rejected(queue):
     puller.run(work, on_error=decide, count=3)
 
     assert asked == [("never", OSError), ("later", OSError)]
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
     assert (pusher.stats().done, pusher.stats().dead) == (1, 1)
 
 
@@ -130,7 +130,7 @@ def test_several_threads_work_at_once(queue):
 
     puller.run(lambda job: all_here.wait(60), threads=4, count=4)
 
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
     assert pusher.stats().done == 4
 
 
@@ -176,7 +176,7 @@ def test_a_wrong_argument_is_named(queue, arguments, field):
 
 
 def test_a_job_that_took_too_long_is_reported(make_pusher, make_puller, caplog):
-    config = p2pmsg.queue.PusherConfig(job_timeout=0.05, queue=p2pmsg.QueueConfig(retry_delay=30.0))
+    config = p2pmsg.PusherConfig(job_timeout=0.05, retry_delay=30.0)
     pusher = make_pusher(config=config)
     puller = make_puller(pusher.endpoint)
     pusher.push(1)

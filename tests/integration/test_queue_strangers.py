@@ -3,6 +3,7 @@
 import re
 import secrets
 import threading
+from dataclasses import replace
 
 import pytest
 import zmq
@@ -16,8 +17,7 @@ from tests.integration.inside import connections_known, core_of, hold_for_ever
 from tests.integration.test_queue import wait_for_workers
 from tests.queues import with_limits
 
-FAST = p2pmsg.QueueConfig(ack_timeout=0.4)
-CONFIG = p2pmsg.queue.PusherConfig(queue=FAST, job_timeout=0.2)
+CONFIG = p2pmsg.PusherConfig(ack_timeout=0.4, job_timeout=0.2)
 LIMITS = {"reject_delay_max": 0.2, "hold_timeout": 0.3}
 EVERYWHERE = "tcp://*:0"
 JOBS = 200
@@ -49,7 +49,7 @@ def test_twenty_who_only_hold_do_not_keep_the_jobs(make_pusher, make_puller, mak
     while len(done) < JOBS:
         with worker.receive(timeout=60) as job:
             done.add(job.value)
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
     stats = pusher.stats()
     assert (stats.done, stats.dead, stats.balanced) == (JOBS, 0, True)
     assert stats.held_back >= 80
@@ -69,7 +69,7 @@ def test_what_an_idle_program_has_is_asked_back_and_that_is_no_offence(make_push
     for _ in range(4):
         with idle.receive(timeout=60) as job:
             assert job.delivery_count == 1
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
     assert (pusher.stats().held_back, pusher.stats().failed) == (0, 0)
 
 
@@ -83,7 +83,7 @@ def test_a_delay_of_centuries_is_cut(make_pusher, make_puller, caplog):
     for number in range(2):
         with stranger.receive(timeout=60) as job:
             assert job.value == number
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
     assert pusher.stats().delays_capped == 1
     assert "worker 'stranger' rejects a job with a delay of 1e+09 s" in caplog.text
 
@@ -221,8 +221,7 @@ BEHAVIOURS = [
 def test_an_honest_worker_gets_its_share_whatever_ten_others_do(
     make_pusher, make_puller, behaviour
 ):
-    known = p2pmsg.QueueConfig(ack_timeout=0.4, deliveries_max=1000)
-    pusher = make_pusher(config=p2pmsg.queue.PusherConfig(queue=known, job_timeout=0.2))
+    pusher = make_pusher(config=replace(CONFIG, deliveries_max=1000))
     with_limits(core_of(pusher).queue, extend_max=0.2, **LIMITS)
     context, stop = zmq.Context(), threading.Event()
     hostile = [Hostile(context, pusher.endpoint, b"thief %d" % (n // 2)) for n in range(10)]
@@ -256,5 +255,5 @@ def test_an_honest_worker_gets_its_share_whatever_ten_others_do(
         for one in hostile:
             one.socket.close()
         context.term()
-    pusher.drain(timeout=60)
+    pusher.join(timeout=60)
     assert pusher.stats().balanced

@@ -34,7 +34,7 @@ def take(puller, count):
 
 
 def wait_for_dead_letter(pusher):
-    pusher.drain(timeout=WAIT_S)
+    pusher.join(timeout=WAIT_S)
     (letter,) = pusher.dead_letters()
     assert letter.value == BAD
     assert letter.reason.endswith("at $.count")
@@ -66,7 +66,7 @@ def test_iterating_goes_on_after_one_that_does_not_fit(make_pusher, make_puller)
         if len(found) == len(wanted):
             break
     assert found == wanted
-    pusher.drain(timeout=WAIT_S)
+    pusher.join(timeout=WAIT_S)
     assert len(pusher.dead_letters()) == 199 - len(wanted)
     assert pusher.stats().balanced
 
@@ -129,49 +129,40 @@ ENDS = [(number, value) for number, value in enumerate(NUMBERS) if type(value) i
 
 
 @pytest.fixture
-def pipeline():
-    with p2pmsg.Pusher("tcp://127.0.0.1:0", mode="pipeline") as pusher:
+def by_batch():
+    with p2pmsg.Pusher("tcp://127.0.0.1:0", acknowledge="batch") as pusher:
         for start in range(0, len(NUMBERS), 40):
             pusher.push_many(NUMBERS[start : start + 40])
         yield pusher
-        pusher.drain(timeout=WAIT_S)
+        pusher.join(timeout=WAIT_S)
         assert pusher.stats().done == len(NUMBERS)
 
 
-def check_pipeline(puller, found, errors):
-    assert found == ENDS
-    assert [(error.item.sequence, error.item.value) for error in errors] == [
-        (number, value) for number, value in enumerate(NUMBERS) if type(value) is str
-    ]
-    assert {error.path for error in errors} == {"$"}
-    assert (puller.stats().received, puller.stats().invalid) == (len(ENDS), len(errors))
-
-
-@pytest.mark.parametrize("how", ["iteration", "receive", "receive_many", "callable"])
-def test_a_pipeline_reports_what_does_not_fit_in_its_place(pipeline, how):
+@pytest.mark.parametrize("how", ["iteration", "receive", "callable"])
+def test_by_the_batch_what_does_not_fit_is_reported_in_its_place(by_batch, how):
     found, errors = [], []
     options = {"on_invalid": errors.append} if how == "callable" else {}
-    with p2pmsg.Puller(pipeline.endpoint, mode="pipeline", type=int, **options) as puller:
+    with p2pmsg.Puller(by_batch.endpoint, acknowledge="batch", type=int, **options) as puller:
         while len(found) < len(ENDS):
             try:
-                if how == "iteration":
-                    got = [next(puller)]
-                elif how == "receive_many":
-                    got = puller.receive_many(7, timeout=WAIT_S)
-                else:
-                    got = [puller.receive(timeout=WAIT_S)]
+                job = next(puller) if how == "iteration" else puller.receive(timeout=WAIT_S)
             except InvalidValueError as error:
                 errors.append(error)
             else:
-                found += [(job.sequence, job.value) for job in got]
-        check_pipeline(puller, found, errors)
+                found.append((job.sequence, job.value))
+        assert found == ENDS
+        assert [(error.item.sequence, error.item.value) for error in errors] == [
+            (number, value) for number, value in enumerate(NUMBERS) if type(value) is str
+        ]
+        assert {error.path for error in errors} == {"$"}
+        assert (puller.stats().received, puller.stats().invalid) == (len(ENDS), len(errors))
         puller.commit()
 
 
-def test_a_pipeline_skips_what_does_not_fit_with_a_warning(pipeline, caplog):
+def test_by_the_batch_what_does_not_fit_may_be_skipped_with_a_warning(by_batch, caplog):
     async def work():
         async with aio.Puller(
-            pipeline.endpoint, mode="pipeline", type=int, on_invalid="skip"
+            by_batch.endpoint, acknowledge="batch", type=int, on_invalid="skip"
         ) as puller:
             found = [(await puller.receive(WAIT_S)).value for _ in ENDS]
             puller.commit()
@@ -183,62 +174,15 @@ def test_a_pipeline_skips_what_does_not_fit_with_a_warning(pipeline, caplog):
     assert caplog.text.count("does not fit its type") == 4
 
 
-@pytest.mark.parametrize("how", ["iteration", "receive", "receive_many"])
-def test_a_pipeline_in_asyncio(pipeline, how):
-    async def work():
-        found, errors = [], []
-        async with aio.Puller(pipeline.endpoint, mode="pipeline", type=int) as puller:
-            while len(found) < len(ENDS):
-                try:
-                    if how == "iteration":
-                        got = [await anext(puller)]
-                    elif how == "receive_many":
-                        got = await puller.receive_many(7, timeout=WAIT_S)
-                    else:
-                        got = [await puller.receive(timeout=WAIT_S)]
-                except InvalidValueError as error:
-                    errors.append(error)
-                else:
-                    found += [(job.sequence, job.value) for job in got]
-            check_pipeline(puller, found, errors)
-            puller.commit()
-
-    asyncio.run(asyncio.wait_for(work(), WAIT_S))
-
-
-def test_a_pipelines_values_come_as_their_type():
-    with (
-        p2pmsg.Pusher("tcp://127.0.0.1:0", mode="pipeline") as pusher,
-        p2pmsg.Puller(pusher.endpoint, mode="pipeline", type=Order) as puller,
-    ):
-        pusher.push_many([*GOOD, BAD, GOOD[0]])
-        assert [puller.receive(timeout=WAIT_S).value for _ in range(2)] == GOOD
-        with pytest.raises(InvalidValueError, match=r"job 2 .* at \$\.count") as caught:
-            puller.receive(timeout=WAIT_S)
-        assert caught.value.item.value == BAD
-        assert puller.receive(timeout=WAIT_S).value == GOOD[0]
-        puller.commit()
-
-
 def test_what_does_not_fit_goes_to_others_with_the_share_of_a_puller_that_left():
-    with p2pmsg.Pusher("tcp://127.0.0.1:0", mode="pipeline") as pusher:
+    with p2pmsg.Pusher("tcp://127.0.0.1:0", acknowledge="batch") as pusher:
         pusher.push_many([1, "x", 2])
-        with p2pmsg.Puller(pusher.endpoint, mode="pipeline", type=int) as first:
+        with p2pmsg.Puller(pusher.endpoint, acknowledge="batch", type=int) as first:
             assert first.receive(timeout=WAIT_S).value == 1
-        with p2pmsg.Puller(pusher.endpoint, mode="pipeline", type=int) as puller:
+        with p2pmsg.Puller(pusher.endpoint, acknowledge="batch", type=int) as puller:
             assert puller.receive(timeout=WAIT_S).value == 1
             with pytest.raises(InvalidValueError):
                 puller.receive(timeout=WAIT_S)
             assert puller.receive(timeout=WAIT_S).value == 2
             puller.commit()
-            pusher.drain(timeout=WAIT_S)
-
-
-@pytest.mark.parametrize("kind", [p2pmsg.Puller, aio.Puller])
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [({"type": 5}, "type"), ({"on_invalid": "x"}, "on_invalid"), ({"prefetch": 5}, "prefetch")],
-)
-def test_wrong_arguments_of_a_pipeline_are_refused(kind, options, field):
-    with pytest.raises(ConfigError, match=field):
-        kind("tcp://127.0.0.1:1", mode="pipeline", **options)
+            pusher.join(timeout=WAIT_S)

@@ -74,7 +74,7 @@ def test_queues_and_requests_with_keys(peers, plain):
             pull = plain(zmq.PULL, place_of(bridge.target))
             pusher.push(b"job")
             assert pull.recv() == b"job"
-            pusher.drain(DEADLINE_S)
+            pusher.join(DEADLINE_S)
     with Bridge(f"zmq+pull://{BIND}", LOOPBACK, security=own) as bridge:
         push = plain(zmq.PUSH, place_of(bridge.source))
         push.send(b"job")

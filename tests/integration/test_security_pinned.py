@@ -20,7 +20,7 @@ CONNECT = {
     "requester": lambda: Requester(PLACE),
     "one of several": lambda: Requester([OPEN, PLACE]),
     "puller": lambda: Puller(PLACE),
-    "pipeline": lambda: Puller(PLACE, mode="pipeline"),
+    "pipeline": lambda: Puller(PLACE, acknowledge="batch"),
     "dead letters": lambda: LiveBox(PLACE, 1.0),
     "range reader": lambda: RangeReader(PLACE),
     "its recovery": lambda: RangeReader(OPEN, recovery_endpoint=PLACE, session=1),
@@ -32,7 +32,7 @@ CONNECT_IN_LOOP = {
     "subscriber": lambda: aio.Subscriber(PLACE),
     "requester": lambda: aio.Requester(PLACE),
     "puller": lambda: aio.Puller(PLACE),
-    "pipeline": lambda: aio.Puller(PLACE, mode="pipeline"),
+    "pipeline": lambda: aio.Puller(PLACE, acknowledge="batch"),
 }
 REFUSED = pytest.raises(ConfigError, match="security must be given where an endpoint pins")
 

@@ -14,50 +14,50 @@ from tests.unit.transports.sockets import eventually
 
 LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
-MODES = pytest.mark.parametrize("mode", ["queue", "pipeline"])
+MODES = pytest.mark.parametrize("mode", ["each", "batch"])
 
 
 @MODES
 def test_jobs_and_a_puller_that_is_refused_and_heals(peers, mode):
     security, stranger = peers.security("pusher", "puller"), peers.security("stranger")
-    with Pusher(LOOPBACK, security=security, mode=mode) as pusher:
+    with Pusher(LOOPBACK, security=security, acknowledge=mode) as pusher:
         place = peers.pinned(pusher.endpoint, "pusher")
-        with Puller(place, security=peers.security("puller"), mode=mode) as puller:
+        with Puller(place, security=peers.security("puller"), acknowledge=mode) as puller:
             for number in range(100):
                 pusher.push(number)
             assert [take_job(puller, mode) for _ in range(100)] == list(range(100))
-            pusher.drain(TIMEOUT)
+            pusher.join(TIMEOUT)
         assert pusher.stats().connections_refused == 0
-        with Puller(place, security=stranger, mode=mode) as puller:
+        with Puller(place, security=stranger, acknowledge=mode) as puller:
             pusher.push("secret")
             error = refused(lambda: puller.receive(TIMEOUT))
             assert f"does not admit our key {stranger.fingerprint}" in error.reason
             assert error.endpoint == pusher.endpoint
             assert pusher.stats().connections_refused
-            if mode == "queue":
+            if mode == "each":
                 assert "does not admit" in next(iter(puller.stats().unanswered.values()))
             security.known.add("stranger", peers.text("stranger"))
             assert healed(lambda: take_job(puller, mode)) == "secret"
-            pusher.drain(TIMEOUT)
+            pusher.join(TIMEOUT)
 
 
 @MODES
 def test_a_pusher_with_another_key_or_none(peers, mode):
     with (
-        Pusher(LOOPBACK, security=peers.security("other", "puller"), mode=mode) as other,
-        Pusher(LOOPBACK, mode=mode) as plain,
+        Pusher(LOOPBACK, security=peers.security("other", "puller"), acknowledge=mode) as other,
+        Pusher(LOOPBACK, acknowledge=mode) as plain,
     ):
         peers.security("pusher")
         security = peers.security("puller")
         for pusher, found in ((other, "does not hold the pinned key"), (plain, "has no security")):
             place = peers.pinned(pusher.endpoint, "pusher")
-            with Puller(place, security=security, mode=mode) as puller:
+            with Puller(place, security=security, acknowledge=mode) as puller:
                 assert found in refused(lambda each=puller: each.receive(TIMEOUT)).reason
         with pytest.raises(AuthenticationError, match="no key is pinned"):
-            Puller(other.endpoint, security=security, mode=mode)
+            Puller(other.endpoint, security=security, acknowledge=mode)
         for make in (Pusher, Puller, aio.Pusher, aio.Puller):
             with pytest.raises(ConfigError, match="a Security or None, not 'id'"):
-                make("tcp://127.0.0.1:1", security="id", mode=mode)
+                make("tcp://127.0.0.1:1", security="id", acknowledge=mode)
 
 
 @pytest.mark.internal
@@ -66,8 +66,8 @@ def test_a_puller_without_keys(peers):
         Pusher(LOOPBACK, security=peers.security("pusher")) as pusher,
         Puller(pusher.endpoint) as puller,
     ):
-        puller._unanswered.next_ns = 0
-        puller._unanswered._waiting = {0: 0}
+        puller._taker._unanswered.next_ns = 0
+        puller._taker._unanswered._waiting = {0: 0}
         assert "needs keys" in refused(lambda: puller.receive(TIMEOUT)).reason
 
 
@@ -94,15 +94,15 @@ def test_dead_letters_over_the_wire(peers):
 def test_in_an_event_loop(peers, mode):
     async def run():
         security, stranger = peers.security("pusher", "puller"), peers.security("stranger")
-        async with aio.Pusher(LOOPBACK, security=security, mode=mode) as pusher:
+        async with aio.Pusher(LOOPBACK, security=security, acknowledge=mode) as pusher:
             place = peers.pinned(pusher.endpoint, "pusher")
             own = peers.security("puller")
-            async with aio.Puller(place, security=own, mode=mode) as puller:
+            async with aio.Puller(place, security=own, acknowledge=mode) as puller:
                 for number in range(10):
                     pusher.push(number)
                 for number in range(10):
                     assert await aio_taken(puller) == number
-            async with aio.Puller(place, security=stranger, mode=mode) as puller:
+            async with aio.Puller(place, security=stranger, acknowledge=mode) as puller:
                 pusher.push("secret")
                 with pytest.raises(AuthenticationError, match="does not admit our key"):
                     await puller.receive(TIMEOUT)
@@ -120,7 +120,7 @@ def test_in_an_event_loop(peers, mode):
 
     async def aio_taken(puller):
         job = await puller.receive(TIMEOUT)
-        if mode == "queue":
+        if mode == "each":
             job.ack()
         else:
             puller.commit()

@@ -272,7 +272,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TypedDict
 from p2pmsg import App, Job, Message, Puller, Requester, Subscriber, aio
-from p2pmsg.queue import PipelinePuller
 
 @dataclass
 class Trade:
@@ -314,8 +313,6 @@ def jobs() -> None:
             work(job)
     puller.run(work)
     reveal_type(Puller("tcp://127.0.0.1:1").receive().value)  # Any
-    pipeline = PipelinePuller("tcp://127.0.0.1:1", type=Trade)
-    reveal_type(pipeline.receive().value)  # Trade
     loose_job: Job[object] = Puller("tcp://127.0.0.1:1", type=Trade).receive()
 
 async def in_asyncio() -> None:

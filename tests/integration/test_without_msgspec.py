@@ -57,7 +57,7 @@ with p2pmsg.Pusher("tcp://127.0.0.1:0", log=kept) as pusher:
         for number in range(20):
             with puller.receive(60) as job:
                 assert (job.value, job.headers) == ({"n": number}, {"h": number})
-        pusher.drain(timeout=60)
+        pusher.join(timeout=60)
 with p2pmsg.Responder("tcp://127.0.0.1:0", {"double": lambda value: 2 * value}) as responder:
     with p2pmsg.Requester([responder.endpoint]) as requester:
         assert requester.request("double", 21, timeout=60) == 42

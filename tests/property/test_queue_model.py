@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pmsg.queue.rules import DeliveryBatch, JobQueue, JobRun, QueueConfig, QueuedJob
+from p2pmsg.queue.rules import DeliveryBatch, JobQueue, JobRun, QueuedJob, QueueLimits
 from p2pmsg.queue.rules.dispatch import FRAME_BYTES_MIN
 from p2pmsg.queue.rules.in_flight import Deliveries, bits_of, runs_of
 from p2pmsg.queue.rules.store import PriorityQueues
@@ -254,7 +254,7 @@ TIMEOUT_OF_A_JOB_NS = 100_000_000
 )
 def test_no_job_waits_for_workers_that_hang(hung, keys):
     """They begin one job, let it time out and begin no other; one more worker does what it gets."""
-    limits = QueueConfig(deliveries_max=1000, retry_delay=0.0, retry_max=0.0)
+    limits = QueueLimits(deliveries_max=1000, retry_delay=0.0, retry_max=0.0)
     queue, now, done = JobQueue(limits), 0, []
     begun: dict[int, int] = {}  # worker: its delivery, at first
     workers = [queue.join(n, "w", 16, now_ns=0) for n in range(len(hung) + 1)]

@@ -277,7 +277,7 @@ class WorkerNode:
 
     def _miss_heartbeats(self, ms):
         """Have ZeroMQ end the connection at the pusher where it answers none for so long."""
-        timeout_ms = 1.1e3 * self.world.config.ack_timeout
+        timeout_ms = 1.1e3 * self.world.limits.ack_timeout
         if ms > timeout_ms and self.connection is not None:
             self.world.after(timeout_ms, self.connection.cut)
 

@@ -20,7 +20,7 @@ from p2pmsg.queue.journal.records import (
 )
 from p2pmsg.queue.journal.reservations import Reservations
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.rules import Given, JobQueue, JobRun, QueueConfig, QueuedJob, QueueLimits
+from p2pmsg.queue.rules import Given, JobQueue, JobRun, QueuedJob, QueueLimits
 from tests.simulation.queue_nodes import HostileNode, WorkerNode
 
 MS = 1_000_000
@@ -67,10 +67,8 @@ class World:
         self._count = 0
         self.identities = 0
         self.alive_processes = set()
-        self.config = QueueConfig(
-            ack_timeout=1.0, deliveries_max=4, retry_delay=0.005, retry_max=0.05, dedup_window=60.0
-        )
         self.limits = QueueLimits(
+            ack_timeout=1.0, deliveries_max=4, retry_delay=0.005, retry_max=0.05, dedup_window=60.0,
             grace=0.2, hold_timeout=0.6, extend_max=0.5, reject_delay_max=0.1, ahead=0.1,
             failures_max=30, pause=0.05, pause_max=0.2,
         )  # fmt: skip
@@ -165,8 +163,7 @@ class Pusher:
         # The clock helps in reality; here only the marks keep delivery numbers apart.
         first_delivery = state.deliveries + 1
         self.queue = JobQueue(
-            world.config,
-            limits=world.limits,
+            world.limits,
             wall_offset_ns=WALL_NS,
             first_delivery=first_delivery,
             records=True,

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from p2pmsg import codec
 from p2pmsg.checks import check, check_fields
-from p2pmsg.errors import LogFailedError, LogInUseError
+from p2pmsg.errors import ConfigError, LogFailedError, LogInUseError
 from p2pmsg.queue.frames import Process
 from p2pmsg.queue.journal import records as records
 from p2pmsg.queue.journal.reading import (
@@ -31,6 +31,7 @@ from p2pmsg.queue.journal.reading import (
 )
 from p2pmsg.queue.journal.records import JournalState, SegmentEnd
 from p2pmsg.queue.journal.reservations import Position, PositionFile, Reservations
+from p2pmsg.queue.rules import DEDUP_WINDOW_S
 from p2pmsg.sync.lock import PublishLock
 from recovery import platform
 from recovery.durable import (
@@ -44,6 +45,8 @@ from transports.own_log import own_log as _log
 
 _decode: Final = codec.make_decoder(list[Any]).decode
 _LOCK: Final = "queue.lock"
+FSYNC_INTERVAL_S: Final = 0.1
+"""How much of the last pushes a crash of the operating system may cost with `interval`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +58,10 @@ class QueueLogConfig:
 
     fsync: Literal["interval", "always", "never"] = "interval"
     """When what was written is forced to the disk. A killed process loses nothing with any of them;
-    this is about the operating system. With `always` it is on the disk when `push` returns, before
-    a worker gets it and before an acknowledgement is confirmed; threads that push at once share one
-    fsync. `never` leaves it to the system, except for a segment that is full."""
-
-    fsync_interval: float = 0.1
-    """How much of the last pushes a crash of the operating system may cost, in seconds."""
+    this is about the operating system. `interval` may cost the pushes of the last 100 ms. With
+    `always` it is on the disk when `push` returns, before a worker gets it and before an
+    acknowledgement is confirmed; threads that push at once share one fsync. `never` leaves it to
+    the system, except for a segment that is full."""
 
     segment_bytes: int = 16 * 2**20
     """Size of a segment. 16 MiB are copied in some 50 ms at worst."""
@@ -71,18 +72,12 @@ class QueueLogConfig:
 
 
 def log_settings(log: Any) -> QueueLogConfig | None:
-    """Return the settings that a user's `log=` means: a directory, or an object with settings."""
+    """Return the settings that a user's `log=` means: a directory, or settings."""
     if log is None or isinstance(log, QueueLogConfig):
         return log
     if isinstance(log, str | os.PathLike):
         return QueueLogConfig(directory=log)
-    known = {
-        name: getattr(log, name)
-        for name in ("directory", "fsync", "fsync_interval", "segment_bytes")
-        if hasattr(log, name)
-    }
-    check("log", log, "directory" in known, "a directory, QueueLogConfig or None")
-    return QueueLogConfig(**known)
+    raise ConfigError("log", "a directory, QueueLogConfig or None", log)
 
 
 def lock_folder(folder: Path) -> FileIO:
@@ -100,6 +95,7 @@ class FileJournal:
         settings: how it is kept.
         state: empty.
         boot: distinguishes starts of the operating system; empty where it is not known.
+        fsync_interval: how much of the last pushes a crash of the system may cost, in seconds.
         dedup_window: how long the `message_id` of a job that is done is kept, in seconds.
 
     Raises:
@@ -119,10 +115,17 @@ class FileJournal:
     """
 
     def __init__(
-        self, settings: QueueLogConfig, state: JournalState, *, boot: str, dedup_window: float
+        self,
+        settings: QueueLogConfig,
+        state: JournalState,
+        *,
+        boot: str,
+        dedup_window: float = DEDUP_WINDOW_S,
+        fsync_interval: float = FSYNC_INTERVAL_S,
     ) -> None:
         self._settings = settings
         self._dedup_window = dedup_window
+        self._fsync_interval = fsync_interval
         self._boot = boot
         self._folder = Path(settings.directory)
         make_folder(self._folder)
@@ -189,12 +192,12 @@ class FileJournal:
 
     @property
     def is_due(self) -> bool:
-        """Whether something waits for the disk longer than `fsync_interval`, or is not to wait."""
+        """Whether something waits for the disk for too long, or is not to wait."""
         settings = self._settings
         if self.defers and (self._former is not None or self._is_reserve_low()):
             return True
         waits = self.written > self.synced and settings.fsync == "interval"
-        return waits and time.monotonic() - self._synced_at >= settings.fsync_interval
+        return waits and time.monotonic() - self._synced_at >= self._fsync_interval
 
     def _is_reserve_low(self) -> bool:
         """Whether more numbers are to be reserved, and no sync is to come that would do it."""

@@ -3,13 +3,14 @@
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg.control import decoded
 from p2pmsg.queue.access import DENIED_NS, PusherAccess
 from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.taking import Intake, Taken
+from p2pmsg.queue.watches import Watches
 from p2pmsg.security.use import server_of
 from p2pmsg.sync.key_watch import KeyWatch
 from p2pmsg.sync.lifecycle import zmq_context
@@ -40,25 +41,12 @@ _HELLO_NS: Final = 500_000_000
 _SILENT_NS: Final = 5_000_000_000
 
 
-class Watches(Protocol):
-    """What has turns taken when a descriptor is readable: a thread, or an event loop."""
-
-    def watch(self, fd: int, /) -> None:
-        """Have a further descriptor watched."""
-
-    def unwatch(self, fd: int, /) -> None:
-        """Undo `watch`, before the descriptor is closed."""
-
-    def wake(self) -> None:
-        """Have a turn taken soon."""
-
-
 class Link:
     """What a puller has of one pusher.
 
     Attributes:
-        endpoint: the pusher's. share: the id of its share; None: none yet.
-        ready: frames of shares whose pusher died; they come first.
+        endpoint: the pusher's. session: its id. share: the id of its share; None: none yet.
+        client: the recovery channel.
         lost: frames that a pusher sent, and that did not come before it died.
         invalid: frames that could not be read. late: those of shares that it does not have.
         dropped: the last share whose jobs are others' now.
@@ -86,22 +74,22 @@ class Link:
         self._puller = puller
         self._name = name
         self._driver = driver
-        self._client = transports.ZmqQueueClient(
+        self.client = transports.ZmqQueueClient(
             place, context=zmq_context(), frame_bytes_max=_FRAME_BYTES_MAX,
             curve=curve,
         )  # fmt: skip
-        self.access.use(access_rules, partial(server_of, self._client))
+        self.access.use(access_rules, partial(server_of, self.client))
         try:
-            self._client.watch_end()
-            self._client.connect()
+            self.client.watch_end()
+            self.client.connect()
         except BaseException:
-            self._client.close()
+            self.client.close()
             raise
-        driver.watch(self._client.fd)
+        driver.watch(self.client.fd)
         self._pull: ZmqPlainSocket | None = None
         self._pull_fd = -1
         self._intake: Intake | None = None
-        self._session = 0
+        self.session = 0
         self._up_to = 0
         self._logged = (0, 0)
         self._logged_ns = self._hello_ns = -(2**62)
@@ -119,14 +107,15 @@ class Link:
         return None if self._intake is None else self._intake.share
 
     @property
-    def ready(self) -> list[Taken]:
-        """Frames that were not begun."""
-        return [*self._left_over, *(() if self._intake is None else self._intake.ready)]
-
-    @property
     def has_ready(self) -> bool:
         """Whether there is a frame to take."""
         return bool(self._left_over) or (self._intake is not None and bool(self._intake.ready))
+
+    @property
+    def jobs_ready(self) -> int:
+        """How many jobs there are in frames that were not begun."""
+        ready = [*self._left_over, *(() if self._intake is None else self._intake.ready)]
+        return sum(Frame(taken.frame).count for taken in ready)
 
     @property
     def duplicates(self) -> int:
@@ -150,9 +139,8 @@ class Link:
         if self._intake is not None and taken.share == self._intake.share:
             self._up_to = taken.number + 1
 
-    def check(self, keys: KeyWatch, now_ns: int) -> None:
-        """Check the handshakes of connections with keys."""
-        keys.check([self._client], now_ns)
+    def check(self, keys: KeyWatch) -> None:
+        """Check the handshake of the connection for jobs, and have raised what is denied."""
         if self._pull is not None:
             self._pull.check()
         self.report_denied(keys)
@@ -166,7 +154,7 @@ class Link:
     def report_denied(self, keys: KeyWatch) -> None:
         """Have raised what is denied."""
         denied, is_here = self.access.take_unreported(), self._intake is not None
-        keys.on_access(self._client.endpoint, denied, allowed=is_here)
+        keys.on_access(self.client.endpoint, denied, allowed=is_here)
 
     def check_access_rules(self, now_ns: int) -> None:
         """Give the share back where its pusher may not push; called when rights have changed."""
@@ -183,7 +171,7 @@ class Link:
     def _drop_denied(self, now_ns: int) -> None:
         """Drop the share: it is others' now, and no confirmation of it counts."""
         if self._intake is not None:
-            self._lose_share(self._intake, self._session)
+            self._lose_share(self._intake, self.session)
         self._hello_ns = now_ns
 
     def read(self, now_ns: int) -> None:
@@ -192,11 +180,11 @@ class Link:
             self._last_heard_ns = now_ns
         if now_ns >= self._check_due_ns_:
             self._check_due_ns_ = now_ns + _LOOK_NS
-            if self._client.was_ended_here():
-                self._client.reconnect()
+            if self.client.was_ended_here():
+                self.client.reconnect()
             if self._pull is not None:
                 self._pull.check()
-        while (data := self._client.receive()) is not None:
+        while (data := self.client.receive()) is not None:
             self._last_heard_ns = now_ns
             try:
                 self._take_control(Frame(data), now_ns)
@@ -222,16 +210,16 @@ class Link:
             self._last_heard_ns = max(self._last_heard_ns, self._last_byte_ns(now_ns))
         if now_ns - self._last_heard_ns > _SILENT_NS:
             self._last_heard_ns = now_ns
-            what = 'with mode="pipeline" ' if self._intake is None else ""
+            what = 'with acknowledge="batch" ' if self._intake is None else ""
             found = self._unanswered.found[0]
             _log.warning(
                 "no pusher %sanswers at %s%s", what, self.endpoint, f": {found}" if found else ""
             )
-            self._client.reconnect()
+            self.client.reconnect()
 
     def _last_byte_ns(self, now_ns: int) -> int:
         """Return when the last byte came over either connection, as far as is known."""
-        both = [each for each in (self._client, self._pull) if each is not None]
+        both = [each for each in (self.client, self._pull) if each is not None]
         return max(each.last_byte_ns(now_ns) or 0 for each in both)
 
     def say(self, part: int, *, now_ns: int) -> None:
@@ -241,7 +229,7 @@ class Link:
             if now_ns - self._hello_ns > (_HELLO_NS if self.access.denial is None else DENIED_NS):
                 self._hello_ns = now_ns
                 hello = frames.Hello(self._name)
-                self._client.send(control_frame(Kind.PIPE_HELLO, self._puller, hello))
+                self.client.send(control_frame(Kind.PIPE_HELLO, self._puller, hello))
             return
         missing = [] if self._is_coming(intake, now_ns) else intake.missing(now_ns=now_ns)
         passed_ns = now_ns - self._logged_ns
@@ -271,7 +259,7 @@ class Link:
     def close(self) -> None:
         """Close; what is to be sent has half a second to leave."""
         self._close_pull()
-        self._client.close(linger_ms=500)
+        self.client.close(linger_ms=500)
 
     def _send_state(
         self, intake: Intake, part: int, missing: list[tuple[int, int]], now_ns: int,
@@ -281,7 +269,7 @@ class Link:
         frame = control_frame(
             Kind.PIPE_STATE, intake.share, state, sequence=self._up_to, flags=flags
         )
-        if self._client.send(frame):
+        if self.client.send(frame):
             self._logged = self._up_to, part
             self._logged_ns = now_ns
 
@@ -325,7 +313,7 @@ class Link:
         state = control_frame(
             Kind.PIPE_STATE, welcome.share, frames.State(0, []), flags=FLAG_CLOSING
         )
-        self._client.send(state)
+        self.client.send(state)
 
     def _join(self, session: int, welcome: frames.Welcome) -> None:
         try:
@@ -335,7 +323,7 @@ class Link:
             pull = ZmqPlainSocket(
                 "pull", at, binds=False, context=zmq_context(),
                 queue_messages=_QUEUE_FRAMES, message_bytes_max=_FRAME_BYTES_MAX,
-                curve=self._client.curve,
+                curve=self.client.curve,
             )  # fmt: skip
             pull.open()
         except transports.TransportError:
@@ -343,14 +331,14 @@ class Link:
         self._pull, self._pull_fd = pull, pull.fileno()
         self._driver.watch(self._pull_fd)
         self._driver.wake()
-        self._session = session
+        self.session = session
         self._intake = Intake(welcome.share)
         self._up_to = 0
         self._logged = (0, 0)
 
     def _lose_share(self, intake: Intake, session: int) -> None:
         """Handle that the share is gone: for others, or with the pusher that had it."""
-        if session == self._session:
+        if session == self.session:
             self.dropped = intake.share
             self._duplicates += intake.duplicates
             if intake.next < intake.head and self._lost_logged.is_due():

@@ -1,142 +1,181 @@
-"""A pipeline's puller: what both shells share, and threads."""
+"""Takes jobs that are acknowledged by the batch, from several pushers."""
 
-import builtins
 import itertools
 import secrets
 import time
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple
+from collections.abc import Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final
 
 import transports
-from p2pmsg.checks import at_least, checked, shown, whole
-from p2pmsg.errors import ClosedError, InvalidValueError, translated
-from p2pmsg.message import T_co
-from p2pmsg.queue.driver import Driver
-from p2pmsg.queue.job import OnInvalidJob, check_on_invalid, report_invalid
+from p2pmsg.errors import translated
+from p2pmsg.queue.job import BY_BATCH, Job, Origin
 from p2pmsg.queue.pipeline import frames
-from p2pmsg.queue.pipeline.config import PipelinePullerCounters
-from p2pmsg.queue.pipeline.link import Link, Watches
+from p2pmsg.queue.pipeline.link import Link
 from p2pmsg.queue.pipeline.taking import Taken
-from p2pmsg.queue.process_id import worker_name
-from p2pmsg.security.use import curve_client
-from p2pmsg.subscriber.typed import Misfit, value_type
+from p2pmsg.queue.stats import PullerStats
+from p2pmsg.queue.watches import Watches
+from p2pmsg.subscriber.typed import ValueType
 from p2pmsg.sync.key_watch import KeyWatch
-from p2pmsg.sync.lifecycle import (
-    INHERITED,
-    ClosesAtOnce,
-    close_at_exit,
-    close_in_children,
-    is_inherited,
-    was_closed,
-)
 from p2pmsg.sync.lock import PublishLock
-from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.wire import Frame, FrameError
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
-PULLER_OPTIONS: Final = ("endpoints", "name", "type", "on_invalid", "security")
 _BUSY_MS: Final = 20.0
 _IDLE_MS: Final = 100.0
 
 
-class PipelineJob(NamedTuple, Generic[T_co]):
-    """A job of a pipeline."""
+class Batch:
+    """The jobs of one frame, as they are taken.
 
-    value: T_co
-    """What was pushed, or what the puller makes of it (its argument `type`)."""
-    sequence: int
-    """The number that `push` returned."""
+    Attributes:
+        jobs: all of them.
+        at: the next. done: how many of them are done.
+        stop: up to where they may be taken without a further look.
+
+    """
+
+    __slots__ = ("at", "done", "jobs", "stop")
+
+    def __init__(self) -> None:
+        self.jobs: list[Job[Any]] = []
+        self.at = self.done = self.stop = 0
 
 
-_make_job: Final[Callable[[tuple[Any, int]], PipelineJob]] = partial(tuple.__new__, PipelineJob)
-"""As `PipelineJob._make`, in a third of the time."""
+class BatchTaker:
+    """Takes frames of jobs; every call is made under the puller's lock.
 
+    A job is done when the next one is asked for, or at `commit`.
 
-class PipelinePullerBase(ABC, Generic[T_co]):
-    """Takes frames of jobs under a lock; who waits, and how, is left out."""
+    Attributes:
+        batch: the frame that was taken last.
+        keys: what the handshakes came to.
 
-    @checked()
+    """
+
     def __init__(
         self,
-        endpoints: str | Sequence[str],
-        *,
-        name: str | None = None,
-        type: builtins.type[T_co] | None = None,  # noqa: A002  # as the subscribers have it
-        on_invalid: OnInvalidJob = "raise",
-        security: "Security | None" = None,
+        places: Sequence[transports.Endpoint],
+        curves: Sequence["transports.CurveClient | None"],
+        name: str,
+        watches: Watches,
+        lock: PublishLock,
+        values: ValueType | None,
+        security: "Security | None",
     ) -> None:
-        self._on_invalid, self._misfits = check_on_invalid(on_invalid), 0
-        self._values = None if type is None else value_type("type", type)
-        self._security = security
-        self._keys: list[KeyWatch] = []
+        self.batch = Batch()
+        self.keys = KeyWatch()
+        self._lock = lock
+        self._values = values
+        self._has_keys = security is not None
         access_rules = None if security is None else security.access_rules
         self._changes = None if access_rules is None else access_rules.changes()
-        self._name = check_name(name if name is not None else worker_name())
-        places = check_endpoints(endpoints)
-        curves = [curve_client(security, place) for place in places]
-        self._lock = PublishLock()
-        self._closed = False
-        self._unusable: str | None = None
-        self._jobs: list[PipelineJob[T_co]] = []
-        self._bad: deque[int] = deque()
-        """Which of `_jobs` have a `Misfit` for a value and were not reported yet, ascending."""
-        self._at = self._done = self._count = 0
         self._current: tuple[Link, Taken] | None = None
-        self._received = self._invalid = self._lost = 0
-        self._turns = 0
+        self._received = self._invalid = self._lost = self._turns = 0
+        self._is_closed = False
         self._links: list[Link] = []
-        watches = self._prepare([*map(str, places)])
         try:
             for place, curve in zip(places, curves, strict=True):
                 with translated():
-                    link = Link(
-                        place, secrets.randbits(63), self._name, watches, curve, access_rules
-                    )
+                    link = Link(place, secrets.randbits(63), name, watches, curve, access_rules)
                 self._links.append(link)
-                self._keys.append(KeyWatch())
         except BaseException:
             for link in self._links:
                 link.close()
             raise
-        self._begin()
 
-    @abstractmethod
-    def _prepare(self, places: list[str]) -> Watches:
-        """Return what is to watch the sockets' descriptors."""
+    # ------------------------------------------------------------------------------- the jobs
 
-    @abstractmethod
-    def _begin(self) -> None:
-        """Have turns taken from now on."""
+    def take(self, taken: list[Job]) -> None:
+        """Take the next job, and put it into `taken`; nothing where there is none."""
+        batch = self.batch
+        if batch.at >= len(batch.jobs):
+            self._load()
+        if batch.at < len(batch.jobs):
+            batch.done = batch.at
+            batch.at += 1
+            taken.append(batch.jobs[batch.done])
 
-    # --------------------------------------------------------------------------------- public
-
-    @property
-    def name(self) -> str:
-        """The puller's name."""
-        return self._name
+    def requeue(self, job: Job) -> None:
+        """Take back the job that was taken last, and did not get to the caller."""
+        self.batch.at = self.batch.done
 
     def commit(self) -> None:
         """Count all jobs taken so far as done, and confirm them now."""
-        self._lock.run_whole(self._commit)
+        self.batch.done = self.batch.at
+        now_ns = time.monotonic_ns()
+        for link in self._links:
+            link.say_done(self._part(link), now_ns=now_ns)
 
-    def stats(self) -> PipelinePullerCounters:
-        """Return the counters as they are now; also after `close`."""
-        return self._lock.read(self._stats)
+    # -------------------------------------------------------------------------------- the work
 
-    def __repr__(self) -> str:
-        return shown(self, lambda: ", ".join(link.endpoint for link in self._links))
+    @property
+    def ready(self) -> int:
+        """How many jobs, or frames of them, are there that were not begun."""
+        left = len(self.batch.jobs) - self.batch.at
+        return left + sum(link.has_ready for link in self._links)
 
-    # -------------------------------------------------------------------------------- private
+    def turn(self) -> float:
+        """Take the background's turn; return how long it may sleep, in ms."""
+        return self._work(time.monotonic_ns())
+
+    def wait_ms(self) -> float:
+        """Return how long nothing is due, in ms."""
+        return _BUSY_MS
+
+    def is_unsettled(self) -> bool:
+        """Whether a pusher is to be waited for: none is."""
+        return False
+
+    def answering(self) -> list[bool]:
+        """Return which pushers took this worker on."""
+        return [link.share is not None and not self._is_closed for link in self._links]
+
+    def close(self) -> None:
+        """Confirm what is done, give back the rest, and close."""
+        self._is_closed = True
+        self._drop_rest()
+        for link in self._links:
+            link.leave(self._part(link))
+            link.close()
+
+    def abandon(self) -> None:
+        """Drop all, in a forked child."""
+        self._drop_rest()
+
+    def stats(self) -> PullerStats:
+        """Return the counters."""
+        links, batch = self._links, self.batch
+        invalid = {
+            "frame": self._invalid + sum(link.invalid for link in links),
+            "duplicate": sum(link.duplicates for link in links),
+            "late": sum(link.late for link in links),
+        }
+        received = self._received + batch.at
+        ready = sum(link.jobs_ready for link in links)
+        return PullerStats(
+            received=received,
+            acked=self._received + batch.done,
+            in_hand=len(batch.jobs) - batch.done + ready,
+            ready=len(batch.jobs) - batch.at + ready,
+            lost=self._lost + sum(link.lost for link in links),
+            frames_invalid={name: count for name, count in invalid.items() if count},
+            pushers=sum(link.share is not None for link in links),
+            answering=dict(zip((link.endpoint for link in links), self.answering(), strict=True)),
+            denied={
+                link.endpoint: str(link.access.denial)
+                for link in links
+                if link.access.denial is not None
+            },
+        )
+
+    # --------------------------------------------------------------------------------- private
 
     def _load(self) -> None:
         """Count the frame that was taken as done, and begin the next one."""
-        self._check_usable()
         self._lock.favour()
         self._finish()
         now_ns = time.monotonic_ns()
@@ -151,19 +190,15 @@ class PipelinePullerBase(ABC, Generic[T_co]):
             link.read(now_ns)
             link.say(0, now_ns=now_ns)
 
-    def _check_usable(self) -> None:
-        if self._unusable is not None or self._closed:
-            raise ClosedError("the puller", self._unusable or "it is closed")
-
     def _finish(self) -> None:
         if self._current is not None:
             link, taken = self._current
             link.finish(taken)
-            self._received += self._at
             self._current = None
-            self._jobs = []
-            self._bad.clear()
-            self._at = self._done = self._count = 0
+        batch = self.batch
+        self._received += batch.at
+        batch.jobs = []
+        batch.at = batch.done = batch.stop = 0
 
     def _begin_next(self) -> bool:
         links = self._links
@@ -171,277 +206,65 @@ class PipelinePullerBase(ABC, Generic[T_co]):
             link = links[(self._turns + step) % len(links)]
             while (taken := link.take()) is not None:
                 try:
-                    frame = Frame(taken.frame)
-                    values, bad = self._values_of(frame)
+                    self._open(link, taken)
                 except FrameError:
                     self._invalid += 1
                     self._lost += 1
                     _log.error("a frame of the pusher at %s cannot be read", link.endpoint)
                     link.finish(taken)
                     continue
-                numbers = itertools.count(frame.base_timestamp_ns)
-                self._jobs = list(map(_make_job, zip(values, numbers, strict=False)))
-                self._current = link, taken
                 self._turns += step + 1
-                self._at = self._done = 0
-                self._bad.extend(bad)
-                self._count = bad[0] if bad else len(self._jobs)
                 return True
         return False
 
-    def _values_of(self, frame: Frame) -> tuple[list[Any], list[int]]:
-        """Return the values of a frame, and the indexes of those that are a `Misfit`."""
+    def _open(self, link: Link, taken: Taken) -> None:
+        """Make the jobs of a frame; `FrameError` where it cannot be read."""
+        frame = Frame(taken.frame)
+        bad: list[int] = []
         if self._values is None:
-            return frames.values_of(frame), []
-        (values, *_), bad = self._values.sift(frame)
-        return values, bad
-
-    def _pass_invalid(self) -> bool:
-        """Report the next job if its value does not fit; False: it is no such one."""
-        error = self._lock.run_whole(self._take_invalid)
-        if error is None:
-            return False
-        report_invalid(error, self._on_invalid)
-        return True
-
-    def _take_invalid(self) -> InvalidValueError | None:
-        """Take the next job, which was not to be handed out; None: there is none."""
-        at, bad = self._at, self._bad
-        if not bad or at != bad[0]:
-            return None
-        self._check_usable()
-        bad.popleft()
-        self._done = at
-        self._at = at + 1
-        self._count = bad[0] if bad else len(self._jobs)
-        self._misfits += 1
-        job: PipelineJob[Any] = self._jobs[at]
-        misfit: Misfit = job.value
-        job = job._replace(value=misfit.value)
-        return InvalidValueError(f"job {job.sequence}", misfit.path, misfit.reason, job)
+            values = frames.values_of(frame)
+        else:
+            (values, *_), bad = self._values.sift(frame)
+        first, now_ns = frame.base_timestamp_ns, time.time_ns()
+        origin = Origin(BY_BATCH, link.session, 0, now_ns, 1)
+        numbers = itertools.count(first)
+        jobs = list(map(Job, values, repeat(taken.number), numbers, repeat(origin), repeat(None)))
+        self._current = link, taken
+        batch = self.batch
+        batch.jobs = jobs
+        batch.at = batch.done = 0
+        batch.stop = 0 if bad else len(jobs)
 
     def _part(self, link: Link) -> int:
         """Return how many jobs of the current frame are done, where it is of this share."""
         if self._current is not None:
             current, taken = self._current
             if current is link and taken.share == link.share:
-                return self._done
+                return self.batch.done
         return 0
 
-    def _background(self) -> float:
-        if self._unusable is not None:
-            raise transports.ClosedError("puller")
-        return self._work(time.monotonic_ns())
-
     def _work(self, now_ns: int) -> float:
-        busy = self._current is not None
+        busy, keys = self._current is not None, self.keys
+        if self._has_keys:
+            keys.check([link.client for link in self._links], now_ns)
         have_changed = self._changes is not None and self._changes.poll()
-        for link, keys in zip(self._links, self._keys, strict=True):
+        for link in self._links:
             if have_changed:
                 link.check_access_rules(now_ns)
-            if self._security is not None:
-                link.check(keys, now_ns)
+            if self._has_keys:
+                link.check(keys)
             else:
                 link.report_closed(keys)
             link.read(now_ns)
             if link.access.unreported is not None:
                 link.report_denied(keys)
             if self._current is not None and self._current[1].share == link.dropped:
-                self._count = self._at  # the rest of it is others' now
-                self._bad.clear()
+                self._drop_rest()  # it is others' now
             link.say(self._part(link), now_ns=now_ns)
             busy = busy or link.is_busy
         return _BUSY_MS if busy else _IDLE_MS
 
-    def _raise_refused(self) -> None:
-        for keys in self._keys:
-            keys.raise_refused()
-
-    def _is_refused(self) -> bool:
-        return any(keys.has_error for keys in self._keys)
-
-    def _commit(self) -> None:
-        self._check_usable()
-        self._done = self._at
-        now_ns = time.monotonic_ns()
-        for link in self._links:
-            link.say_done(self._part(link), now_ns=now_ns)
-
-    def _close_all(self) -> None:
-        self._count = self._at
-        self._bad.clear()
-        for link in self._links:
-            link.leave(self._part(link))
-            link.close()
-
-    def _forget(self) -> None:
-        """In a forked child: nothing of this is the child's."""
-        self._closed = True
-        self._unusable = INHERITED
-        self._lock = PublishLock()
-        self._count = 0
-        self._bad.clear()
-
-    def _stats(self) -> PipelinePullerCounters:
-        links = self._links
-        return PipelinePullerCounters(
-            received=self._received + self._at - self._misfits,
-            ready=sum(len(link.ready) for link in links),
-            lost=self._lost + sum(link.lost for link in links),
-            duplicates=sum(link.duplicates for link in links),
-            frames_invalid=self._invalid + sum(link.invalid for link in links),
-            frames_late=sum(link.late for link in links),
-            connected=sum(link.share is not None for link in links),
-            answering={link.endpoint: link.share is not None for link in links},
-            invalid=self._misfits,
-            denied={
-                link.endpoint: str(link.access.denial)
-                for link in links
-                if link.access.denial is not None
-            },
-        )
-
-
-class PipelinePuller(PipelinePullerBase[T_co], ClosesAtOnce):
-    """Takes jobs from a pipeline's pushers; `Puller(endpoint, mode="pipeline")`.
-
-    A job counts as done when the next one is asked for, or at `commit()`; what is not done when the
-    process dies goes to another puller. What is done is confirmed at intervals, of 20 ms at most,
-    so that a job may be done twice after a death. One thread at a time may take jobs.
-
-    Args:
-        endpoints: one, or several, of pushers.
-        name: who works, for people. Default: host and process id.
-        type: of the jobs' values: a dataclass, a msgspec Struct, a pydantic model, a TypedDict or
-            anything else that values can be decoded into. A job whose value does not fit is not
-            handed out, and counts as done like the others: no puller could do it. It is reported
-            as `on_invalid` says, and counts in `stats().invalid`. Default None: values come as
-            they are.
-        on_invalid: how it is reported: `raise` (default, since nobody keeps such a job) raises
-            `InvalidValueError`, whose `item` has the value, where the job would have come, and the
-            next call goes on; `skip` logs a warning; a callable gets that exception.
-        security: this peer's key, and whom it knows: connections are encrypted, and both ends
-            known to each other; the pushers' keys are pinned by `?key=` or in the file of known
-            peers. Default None: open.
-
-    Raises:
-        ConfigError: a setting is out of its limits, or an endpoint is none.
-        AuthenticationError: no key is pinned for an endpoint, or another one is.
-
-    """
-
-    # --------------------------------------------------------------------------------- public
-
-    def __iter__(self) -> Iterator[PipelineJob[T_co]]:
-        return self
-
-    def __next__(self) -> PipelineJob[T_co]:
-        # No call stands between the steps, so that no interrupt and no other thread comes between.
-        at = self._at
-        if at < self._count:
-            job = self._jobs[at]
-            self._done = at
-            self._at = at + 1
-            return job
-        try:
-            return self.receive()
-        except ClosedError as error:
-            if is_inherited(error):
-                raise
-            raise StopIteration from None
-
-    def receive(self, timeout: float | None = None) -> PipelineJob[T_co]:
-        """Return the next job; the one before counts as done from now on.
-
-        Args:
-            timeout: how long to wait, in seconds. Default None: without end.
-
-        Raises:
-            TimeoutError: none came in time.
-            AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
-                once for each time that it is tried. It goes on.
-            InvalidValueError: the next one does not fit `type`, with `on_invalid="raise"`.
-            AccessDeniedError: a pusher gives us no right to `pull`, or an access file here gives it
-                none to `push`; once, and every 5 s while it stays so. It goes on.
-            ClosedError: the puller is closed.
-
-        """
-        self._wait(timeout)
-        at = self._at
-        job = self._jobs[at]
-        self._done = at
-        self._at = at + 1
-        return job
-
-    def receive_many(self, count_max: int, timeout: float | None = None) -> list[PipelineJob[T_co]]:
-        """Return the next jobs, one at least; those before count as done from now on.
-
-        Args:
-            count_max: how many at most; they are of one frame, so often fewer.
-            timeout: how long to wait, in seconds. Default None: without end.
-
-        Raises:
-            TimeoutError: none came in time.
-            AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
-                once for each time that it is tried. It goes on.
-            InvalidValueError: the next one does not fit `type`, with `on_invalid="raise"`.
-            AccessDeniedError: a pusher gives us no right to `pull`, or an access file here gives it
-                none to `push`; once, and every 5 s while it stays so. It goes on.
-            ClosedError: the puller is closed.
-
-        """
-        whole("count_max", count_max, 1)
-        self._wait(timeout)
-        at = self._at
-        jobs = self._jobs[at : max(at + 1, min(at + count_max, self._count))]
-        after = at + len(jobs)
-        self._done = at
-        self._at = after
-        return jobs
-
-    def close(self) -> None:
-        """Confirm what is done, give back the rest, and close.
-
-        The job taken last counts as not done, unless it was committed.
-        """
-        if not self._closed:
-            self._lock.refuse_inside()
-        if self._closed:
-            return
-        self._closed = True
-        was_closed(self)
-        self._unusable = "it is closed"
-        self._driver.stop()
-        self._lock.run_whole(self._close_all)
-
-    # -------------------------------------------------------------------------------- private
-
-    def _prepare(self, places: list[str]) -> Watches:
-        self._driver = Driver("p2pmsg-pipeline-puller", self._turn, [])
-        return self._driver
-
-    def _begin(self) -> None:
-        close_in_children(self)
-        self._driver.start()
-        close_at_exit(self, lambda one, left: one.close())
-
-    def _wait(self, timeout: float | None) -> None:
-        """Wait until a job is there."""
-        if timeout is not None:
-            at_least("timeout", timeout, 0)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while self._at >= self._count:
-            if self._bad and self._pass_invalid():
-                continue
-            self._lock.run_whole(self._load)
-            if self._at < self._count or self._bad:
-                continue
-            self._raise_refused()
-            left = 1.0 if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"no job came within {timeout} s")
-            self._driver.wait(min(_BUSY_MS, left * 1000))
-        self._check_usable()
-
-    def _turn(self) -> float:
-        return self._lock.run(self._background)
+    def _drop_rest(self) -> None:
+        batch = self.batch
+        del batch.jobs[batch.at :]
+        batch.stop = min(batch.stop, batch.at)

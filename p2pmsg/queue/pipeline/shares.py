@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 import transports
 from p2pmsg.control import Denied, decoded
 from p2pmsg.queue.pipeline import frames
-from p2pmsg.queue.pipeline.config import GRACE_NS, PULLERS_MAX, PipelineConfig
 from p2pmsg.queue.pipeline.dealing import FAILURES_MAX, Dealer, Found, Share
 from p2pmsg.security.use import curve_server
 from p2pmsg.sync.lifecycle import zmq_context
@@ -20,6 +19,11 @@ if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
     from p2pmsg.sync.access_watch import AccessWatch
 
+GRACE_NS: Final = 200_000_000
+"""How long a puller whose connection broke has to come back before its share is dealt to others: a
+connection is made again within some 50 ms."""
+PULLERS_MAX: Final = 256
+"""How many pullers there may be; each has a socket of its own. Others wait until one leaves."""
 _FRAMES_PER_TURN: Final = 1000
 _AGAIN_BYTES_MAX: Final = 4 * 2**20
 """What one request for missing frames is answered with at most; the rest is asked for again."""
@@ -44,17 +48,17 @@ class Shares:
         self,
         server: transports.ZmqQueueServer,
         dealer: Dealer,
-        config: PipelineConfig,
+        ack_timeout: float,
         session: int,
-        security: "Security | None" = None,
-        name: str = "",
+        security: "Security | None",
+        name: str,
     ) -> None:
         self._security = security
         self._name = name
         self.access_rules, self._watch = _access_of(security, name, server)
         self._server = server
         self._dealer = dealer
-        self._config = config
+        self._ack_timeout = ack_timeout
         self._session = session
         self._sockets: dict[int, ZmqPlainSocket] = {}
         self._pullers: dict[int, int] = {}
@@ -145,7 +149,7 @@ class Shares:
             self._logged_queue = True
             _log.warning(
                 'a puller of a work queue has connected to %s, and gets nothing: it needs '
-                'mode="pipeline"', self.endpoint,
+                'acknowledge="batch"', self.endpoint,
             )  # fmt: skip
         raise FrameError("kind")
 
@@ -253,8 +257,8 @@ class Shares:
             if broke_ns is not None and now_ns - broke_ns >= GRACE_NS:
                 self._dealer.on_gone(share)
                 self._give_up(share, "is gone", now_ns)
-            elif now_ns - share.last_heard_ns > self._config.ack_timeout * 1e9:
-                self._give_up(share, f"was silent for {self._config.ack_timeout} s", now_ns)
+            elif now_ns - share.last_heard_ns > self._ack_timeout * 1e9:
+                self._give_up(share, f"was silent for {self._ack_timeout} s", now_ns)
 
     def _give_up(self, share: Share, why: str, now_ns: int) -> None:
         jobs = self._dealer.give_up(share, now_ns=now_ns)

@@ -1,6 +1,6 @@
 """The work queue: which worker gets which job, and what becomes of it. Pure state machines."""
 
-from p2pmsg.queue.rules.config import PRIORITY_MAX, QueueConfig, QueueLimits
+from p2pmsg.queue.rules.config import DEDUP_WINDOW_S, PRIORITY_MAX, QueueLimits
 from p2pmsg.queue.rules.dispatch import JobQueue
 from p2pmsg.queue.rules.in_flight import DeliveryBatch, Failure, JobRun, QueuedJob
 from p2pmsg.queue.rules.store import (
@@ -17,6 +17,7 @@ from p2pmsg.queue.rules.store import (
 from p2pmsg.queue.rules.worker import BreakerState, Worker
 
 __all__ = [
+    "DEDUP_WINDOW_S",
     "PRIORITY_MAX",
     "BreakerState",
     "Change",
@@ -31,7 +32,6 @@ __all__ = [
     "JobQueue",
     "JobRun",
     "JobStore",
-    "QueueConfig",
     "QueueLimits",
     "QueuedJob",
     "Retried",

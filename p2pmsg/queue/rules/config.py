@@ -1,9 +1,7 @@
-"""Settings of the work queue's state machine, with the reason for each default."""
+"""What limits the work queue's state machine, with the reason for each."""
 
 from dataclasses import dataclass
 from typing import Final
-
-from p2pmsg.checks import at_least, check_fields
 
 PRIORITY_MAX = 9
 
@@ -16,6 +14,8 @@ PREFETCH_MAX: Final = 65_536
 """What a worker may have in flight at most, whatever it asks for."""
 AHEAD_BYTES: Final = 16 * 2**20
 """A worker that has so many bytes gets nothing beyond its `prefetch`: 16 of the largest jobs."""
+DEDUP_WINDOW_S: Final = 600.0
+"""10 min outlast a sender's retries and its restart. JetStream has 2 min, Service Bus 10."""
 DEDUP_IDS_MAX: Final = 1_000_000
 """How many `message_id`s are remembered; beyond it the oldest is forgotten, and counted."""
 DEAD_LETTERS_BYTES_MAX: Final = 64 * 2**20
@@ -28,17 +28,14 @@ HISTORY_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueConfig:
-    """How a `JobQueue` works. `ValueError` for a value out of its limits."""
+class QueueLimits:
+    """How jobs are delivered, what keeps workers from each other's jobs, and memory small."""
 
     ack_timeout: float = 30.0
-    """How long a worker may be silent before all its jobs are given to others, in seconds. 30.0, as
-    with SQS: longer than a page-in, a stopped machine or a pulled cable that is put back."""
+    """How long a worker may be silent before all its jobs are given to others, in seconds."""
 
     deliveries_max: int = 5
-    """Attempts: how often a job is delivered before it becomes a dead letter, the first time
-    included. What its worker did not begin, or may not have, does not count. 5: enough for what
-    passes, and soon enough to look at what does not."""
+    """Attempts: how often a job is delivered before it becomes a dead letter."""
 
     retry_delay: float = 0.1
     """How long a rejected job waits before its second delivery, in seconds; it doubles with
@@ -47,18 +44,8 @@ class QueueConfig:
     retry_max: float = 30.0
     """The longest such wait, in seconds."""
 
-    dedup_window: float = 600.0
-    """How long a `message_id` is remembered, in seconds. 10 min: outlasts a sender's retries and
-    its restart. JetStream has 2 min, Service Bus 10."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, ack_timeout=1e-9, deliveries_max=(1, 1_000_000))
-        at_least("retry_max", self.retry_max, self.retry_delay)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueLimits:
-    """What keeps workers from each other's jobs, and the queue's memory small; no settings."""
+    dedup_window: float = DEDUP_WINDOW_S
+    """How long a `message_id` is remembered, in seconds."""
 
     grace: float = 0.2
     """How long a worker whose connection broke may take to come back, in seconds, before its jobs

@@ -28,7 +28,6 @@ from p2pmsg.queue.rules.config import (
     BATCH_JOBS_MAX,
     CUT_RETRY_NS,
     PREFETCH_MAX,
-    QueueConfig,
     QueueLimits,
 )
 from p2pmsg.queue.rules.in_flight import DeliveryBatch, JobRun, QueuedJob, bits_of, runs_of
@@ -61,7 +60,7 @@ class JobQueue:
     """Hands jobs to workers.
 
     Args:
-        config: its settings.
+        limits: how it works.
         wall_offset_ns: what the wall clock is ahead of the monotonic one.
         first_delivery: the first delivery number. After a restart it has to be beyond those given
             before, so that workers can settle what they have in flight.
@@ -90,15 +89,14 @@ class JobQueue:
 
     def __init__(
         self,
-        config: QueueConfig,
+        limits: QueueLimits,
         *,
-        limits: QueueLimits = QueueLimits(),  # noqa: B008 - frozen
         wall_offset_ns: int = 0,
         first_delivery: int = 0,
         records: bool = False,
     ) -> None:
-        self.config, self.limits = config, limits
-        self.store = JobStore(config, limits, wall_offset_ns=wall_offset_ns, records=records)
+        self.limits = limits
+        self.store = JobStore(limits, wall_offset_ns=wall_offset_ns, records=records)
         self.workers: dict[int, Worker] = {}
         self.breaker = Breaker(limits.failures_max, limits.pause, limits.pause_max)
         self.next_delivery = first_delivery
@@ -107,7 +105,7 @@ class JobQueue:
         self.held_back = self.delays_capped = self.extends_capped = 0
         self.hold_ns = to_ns(limits.hold_timeout or 0.0)
         self.warnings: deque[tuple[str, str]] = deque(maxlen=WARNINGS_MAX)
-        self._ack_timeout_ns = to_ns(config.ack_timeout)
+        self._ack_timeout_ns = to_ns(limits.ack_timeout)
         self._cuts_warned_ns: dict[bool, int] = {}
         self._late = WeakValueDictionary[tuple[int, int], QueuedJob]()
         """What workers had and may be at still, by worker and delivery."""
@@ -653,7 +651,7 @@ class JobQueue:
         """Take back the one job of a worker whose connection ended before it arrived."""
         times = "once" if job.cuts == 1 else f"{job.cuts} times"
         reason = f"its worker's connection ended {times} when it came ({job.size:,} bytes)"
-        delay_ns = min(CUT_RETRY_NS << min(job.failures, 30), to_ns(self.config.retry_max))
+        delay_ns = min(CUT_RETRY_NS << min(job.failures, 30), to_ns(self.limits.retry_max))
         self.store.fail(job, worker.name, reason, delay_ns, now_ns=now_ns)
         self.breaker.failed(now_ns=now_ns)
         worker.breaker.untried()

@@ -19,7 +19,6 @@ from p2pmsg.queue.rules.config import (
     DEDUP_IDS_MAX,
     HISTORY_MAX,
     PRIORITY_MAX,
-    QueueConfig,
     QueueLimits,
 )
 from p2pmsg.queue.rules.in_flight import Failure, JobRun, QueuedJob
@@ -312,16 +311,14 @@ class JobStore:
 
     """
 
-    def __init__(
-        self, config: QueueConfig, limits: QueueLimits, *, wall_offset_ns: int, records: bool
-    ) -> None:
-        self._config, self._limits = config, limits
+    def __init__(self, limits: QueueLimits, *, wall_offset_ns: int, records: bool) -> None:
+        self._limits = limits
         self.wall_offset_ns = wall_offset_ns
         self.records = records
         self.priorities = PriorityQueues()
         self.key_order = KeyOrder()
         self.dead = DeadJobs(limits.dead_letters_max, DEAD_LETTERS_BYTES_MAX)
-        self.dedup = DedupWindow(config.dedup_window, DEDUP_IDS_MAX)
+        self.dedup = DedupWindow(limits.dedup_window, DEDUP_IDS_MAX)
         self.changes: list[Change] = []
         self.in_flight = 0
         self.bytes = self._keys_open_ns = 0
@@ -362,7 +359,7 @@ class JobStore:
 
         For a restart that does not know all that was given out or pushed before.
         """
-        self._keys_open_ns = now_ns + to_ns(self._config.ack_timeout)
+        self._keys_open_ns = now_ns + to_ns(self._limits.ack_timeout)
 
     def restore(self, job: QueuedJob, holder: int | None, *, now_ns: int) -> None:
         """Take over a job from before a restart, lowest sequence first.
@@ -381,7 +378,7 @@ class JobStore:
             return
         self.opens_ns = now_ns + to_ns(self._limits.grace)
         is_held = holder is not None and job.key is not None
-        wait = self._config.ack_timeout if is_held else self._limits.grace
+        wait = self._limits.ack_timeout if is_held else self._limits.grace
         due_ns = now_ns + to_ns(wait)
         self._restored[job.sequence] = (holder, job)
         heappush(self._restored_due, (due_ns, job.sequence))
@@ -514,13 +511,13 @@ class JobStore:
         self.failed += 1
         job.failures += 1
         self._note(job, worker, reason, now_ns)
-        if job.failures >= self._config.deliveries_max:
+        if job.failures >= self._limits.deliveries_max:
             self._die(job, "deliveries_max", now_ns)
             return
         if delay_ns is None:
             exponent = min(job.failures - 1, 40)
-            delay = self._config.retry_delay * 2**exponent
-            delay_ns = to_ns(min(delay, self._config.retry_max))
+            delay = self._limits.retry_delay * 2**exponent
+            delay_ns = to_ns(min(delay, self._limits.retry_max))
         if delay_ns:
             job.ready_ns = now_ns + delay_ns
             job.due_ns = self.wall_ns(job.ready_ns)

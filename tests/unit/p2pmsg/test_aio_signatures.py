@@ -5,9 +5,8 @@ import inspect
 import pytest
 
 import p2pmsg
-from p2pmsg import aio, metrics, queue
+from p2pmsg import aio, metrics
 from p2pmsg.aio import metrics as aio_metrics
-from p2pmsg.aio import pipeline
 
 PAIRS = {
     "Publisher": (p2pmsg.Publisher, aio.Publisher),
@@ -18,26 +17,20 @@ PAIRS = {
     "Responder": (p2pmsg.Responder, aio.Responder),
     "Relay": (p2pmsg.Relay, aio.Relay),
     "Client": (metrics.Client, aio_metrics.Client),
-    "PipelinePusher": (queue.PipelinePusher, pipeline.PipelinePusher),
-    "PipelinePuller": (queue.PipelinePuller, pipeline.PipelinePuller),
 }
 TURNS = {"close_now", "next_deadline", "turn", "wait_fds"}
 MORE = {
     "Publisher": {"begin", "open", "drain"},
     "Subscriber": {"batches", "receive_nowait", "receive_many_nowait"},
-    "Pusher": {"begin", "open", "join"},  # `drain` waits for space here, `join` is what it was
+    "Pusher": {"begin", "open"},
     "Puller": {"begin"},
     "Requester": {"begin"},
     "Responder": {"begin", "open"},
     "Relay": {"begin", "open"},
-    "PipelinePusher": {"begin", "open", "join"},
-    "PipelinePuller": {"begin"},
 }
 ARGUMENTS = {
     # What never waits has no time limit.
     ("Pusher", "push"): ({"timeout"}, set()),
-    ("PipelinePusher", "push"): ({"timeout"}, set()),
-    ("PipelinePusher", "push_many"): ({"timeout"}, set()),
     # Tasks in place of threads; more requests at once than threads wait.
     ("Responder", "__init__"): ({"threads"}, {"tasks_max"}),
     ("Puller", "run"): ({"threads"}, {"tasks"}),
@@ -45,7 +38,6 @@ ARGUMENTS = {
     # All that closes in an event loop takes a time limit.
     ("Requester", "close"): (set(), {"timeout"}),
     ("Responder", "close"): (set(), {"timeout"}),
-    ("PipelinePuller", "close"): (set(), {"timeout"}),
 }
 
 

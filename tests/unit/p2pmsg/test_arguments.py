@@ -26,7 +26,6 @@ from p2pmsg import (
 )
 from p2pmsg import log as logs
 from p2pmsg.aio import metrics as aio_metrics
-from p2pmsg.aio import pipeline as aio_pipeline
 from p2pmsg.errors import P2PError
 
 BIND, PEER = "tcp://127.0.0.1:0", "tcp://127.0.0.1:9"
@@ -43,18 +42,10 @@ CASES = {
         for name in config.__all__
         if name.endswith("Config") and name != "CursorConfig"
     },
-    **{
-        f"queue.{name}": (getattr(queue, name), [], {})
-        for name in ("PipelineConfig", "PullerConfig", "PusherConfig",
-                     "QueueConfig")
-    },
+    "PusherConfig": (queue.PusherConfig, [], {}),
     "CursorConfig": (config.CursorConfig, ["cursor"], {}),
     "LogConfig": (logs.LogConfig, ["log"], {}),
     "QueueLogConfig": (queue.QueueLogConfig, [], {"directory": "jobs"}),
-    "PipelinePusher": (queue.PipelinePusher, [BIND], {}),
-    "PipelinePuller": (queue.PipelinePuller, [PEER], {}),
-    "aio.PipelinePusher": (aio_pipeline.PipelinePusher, [BIND], {}),
-    "aio.PipelinePuller": (aio_pipeline.PipelinePuller, [PEER], {}),
     "HeadsWatch": (reader.HeadsWatch, [[PEER]], {}),
     "RangeReader": (reader.RangeReader, [PEER], {}),
     "Bridge": (bridge.Bridge, ["zmq+sub+tcp://127.0.0.1:9", BIND], {}),

@@ -94,7 +94,7 @@ def test_every_kind_has_its_number_on_the_page(kind):
 
 
 def test_frames_of_a_pipeline_are_made_like_the_page():
-    part = PAGE.partition("\n## Pipelines\n")[2].partition("\n## ")[0]
+    part = PAGE.partition("\n## Jobs by the batch\n")[2].partition("\n## ")[0]
     shown = [bytes.fromhex(block) for block in re.findall(r"```text\n(.*?)```", part, re.DOTALL)]
     make, share = wire.control_frame, 0x4142434445464748
     piece = Piece(7, 2, pipeline.body_of(2, b"\xa1a\xa1b"))

@@ -73,7 +73,7 @@ WRONG = {
     "capacity: unknown unit": ([*CAPACITY, "--disk", "5 XB"], "'5 XB'"),
     "capacity: too much": ([*CAPACITY, "--disk", "10000000PB"], "must be a number of bytes"),
     "priority": (["push", "ipc://x", "--priority", "10"], "from 0 to 9"),
-    "pipeline": (["push", "ipc://x", "--mode", "pipeline", "--log", "x"], "--log is not for"),
+    "batch": (["push", "ipc://x", "--acknowledge", "batch", "--log", "x"], "log must be left out"),
     "command": (["pull", "ipc://x", "--", "/no/such"], "no command '/no/such'"),
     "action": (["dead-letters", "frobnicate", "x"], "invalid choice"),
     "no sequences": (["dead-letters", "retry", "x"], "or --all"),

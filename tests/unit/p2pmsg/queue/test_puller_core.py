@@ -366,7 +366,7 @@ def test_a_worker_that_settles_nothing_is_asked_for_its_jobs_and_then_loses_them
         pusher.receive(b"a", line.outbox.popleft(), now_ns=1000 * MS)
     assert (len(line.ready), worker.assigned.count, queue.recalled) == (0, 1, 2)
 
-    later = 1000 * MS + round(queue.config.ack_timeout * 1000 * MS)
+    later = 1000 * MS + round(queue.limits.ack_timeout * 1000 * MS)
     queue.heard(worker, now_ns=later)
     pusher.handle_timer(now_ns=later)
     assert (worker.assigned.count, queue.held_back) == (0, 1)

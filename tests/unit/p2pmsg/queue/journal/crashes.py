@@ -96,8 +96,9 @@ def kept_of(data, changed, kept):
 def opened(folder, boot="boot 1", *, fsync="interval", defers=True):
     """Open a log as an event loop does, with the smallest segments; return it and its state."""
     state = JournalState()
-    settings = QueueLogConfig(directory=folder, segment_bytes=4096, fsync=fsync, fsync_interval=1e6)
-    journal = FileJournal(settings, state, boot=boot, dedup_window=1e10)
+    settings = QueueLogConfig(directory=folder, segment_bytes=4096, fsync=fsync)
+    times = {"dedup_window": 1e10, "fsync_interval": 1e6}
+    journal = FileJournal(settings, state, boot=boot, **times)
     journal.defers = defers
     return journal, state
 

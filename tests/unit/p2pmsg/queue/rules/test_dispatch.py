@@ -602,15 +602,6 @@ def test_dead_letters_are_counted_with_what_was_said_of_them():
     assert dead.bytes == 0
 
 
-BAD = {"ack_timeout": 0.0, "deliveries_max": 0, "retry_delay": -0.001, "retry_max": 0.001}
-
-
-@pytest.mark.parametrize(("field", "value"), BAD.items())
-def test_a_setting_out_of_its_limits_is_refused(field, value):
-    with pytest.raises(ValueError, match=field):
-        queue(**{field: value})
-
-
 LARGE = 100_000
 
 

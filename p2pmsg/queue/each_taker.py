@@ -1,0 +1,376 @@
+"""Takes jobs that are acknowledged one by one, from several pushers."""
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import transports
+from p2pmsg.errors import translated
+from p2pmsg.queue.config import LINGER_S, PREFETCH_CEILING, PREFETCH_MIN
+from p2pmsg.queue.job import Job
+from p2pmsg.queue.process_id import this_process
+from p2pmsg.queue.puller_core import PullerCore
+from p2pmsg.queue.stats import PullerStats
+from p2pmsg.queue.watches import Watches
+from p2pmsg.security.use import server_of
+from p2pmsg.subscriber.typed import ValueType
+from p2pmsg.sync.key_watch import EVERY_NS, KeyWatch
+from p2pmsg.sync.lifecycle import zmq_context
+from p2pmsg.sync.lock import PublishLock
+from p2pmsg.sync.unanswered import Unanswered
+from p2pmsg.trouble import Rarely
+from recovery.checks import to_ns
+from transports.own_log import own_log as _log
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
+
+_MS: Final = 1_000_000
+_ENDS_NS: Final = 100 * _MS
+"""How often connections are checked that ZeroMQ may have ended."""
+_COMING_NS: Final = 2000 * _MS
+"""A connection over which no byte came for so long brings nothing just now."""
+_PUSHER_TIMEOUT_NS: Final = 5_000_000_000
+"""A pusher that was silent for so long is connected to again."""
+_ACK_LINGER_NS: Final = to_ns(LINGER_S)
+_ROUNDS_MAX: Final = 16
+_COUNTERS: Final = (
+    "received", "acked", "rejected", "discarded", "refused", "given_back", "dropped",
+)  # fmt: skip
+_monotonic_ns = time.monotonic_ns
+
+
+class EachTaker:
+    """Does the work of one turn, and begins jobs; every call is made under the puller's lock.
+
+    Args:
+        places, curves: where the pushers are, and the keys of each.
+        prefetch: how many jobs to have at each; None: as many as are done within 20 ms.
+        settled: called when a job was acknowledged or rejected.
+        turn_ns_max: how long a turn reads on, in ns; what is left is for the next one.
+        frames_per_round: how many frames are read between two looks at what there is to send, and
+            at the time.
+
+    Attributes:
+        keys: what the handshakes came to.
+
+    """
+
+    def __init__(
+        self,
+        places: Sequence[transports.Endpoint],
+        curves: Sequence["transports.CurveClient | None"],
+        name: str,
+        watches: Watches,
+        lock: PublishLock,
+        values: ValueType | None,
+        security: "Security | None",
+        *,
+        prefetch: int | None,
+        frame_bytes_max: int,
+        settled: Callable[[], None],
+        turn_ns_max: int,
+        frames_per_round: int,
+    ) -> None:
+        self.keys = KeyWatch()
+        self._places = [*map(str, places)]
+        self._lock = lock
+        self._watches = watches
+        self._security = security
+        self._access_rules = None if security is None else security.access_rules
+        self._changes = None if self._access_rules is None else self._access_rules.changes()
+        self._frame_bytes_max = frame_bytes_max
+        self._turn_ns_max = turn_ns_max
+        self._frames_per_round = frames_per_round
+        self._prefetch = PREFETCH_MIN if prefetch is None else prefetch
+        self._ceiling = PREFETCH_CEILING if prefetch is None else prefetch
+        self._flush_at = self._flush_at_of(self._prefetch)
+        self._clients: list[transports.ZmqQueueClient] = []
+        self._cores: list[PullerCore] = []
+        try:
+            self._connect(places, curves, name, values, settled)
+        except BaseException:
+            for client in self._clients:
+                client.close()
+            raise
+        self.core = self._cores[0]
+        self._lost_ns = [-1] * len(
+            places
+        )  # what `last_heard_ns` was set to when one was found silent
+        self._unanswered = Unanswered(
+            "pusher", places, now_ns=_monotonic_ns(), usual="ROUTER", has_keys=security is not None
+        )
+        self._judged = [(-1, 0)] * len(places)
+        """When each pusher was heard, and how many malformed frames had come by then."""
+        self._ended_logged = Rarely()
+        self._turns = self._flushed_ns = self._ends_due_ns = 0
+
+    def _connect(
+        self,
+        places: Sequence[transports.Endpoint],
+        curves: Sequence["transports.CurveClient | None"],
+        name: str,
+        values: ValueType | None,
+        settled: Callable[[], None],
+    ) -> None:
+        context, process, now_ns = zmq_context(), this_process(), _monotonic_ns()
+        for place, curve in zip(places, curves, strict=True):
+            with translated():
+                client = transports.ZmqQueueClient(
+                    place, context=context, frame_bytes_max=self._frame_bytes_max, curve=curve
+                )
+                self._clients.append(client)
+                client.watch_end()
+                client.connect()
+            # Not from a generator: forked children would have the same id.
+            core = PullerCore(
+                secrets.randbits(64), name, self._prefetch, process,
+                ceiling=self._ceiling, frame_bytes_max=self._frame_bytes_max, now_ns=now_ns,
+            )  # fmt: skip
+            if self._access_rules is not None:
+                core.access.use(self._access_rules, partial(server_of, client))
+            core.on_settled = settled
+            core.values = values
+            self._cores.append(core)
+            self._watches.watch(client.fd)
+
+    def take(self, taken: list[Job]) -> None:
+        """Begin the next job, and put it into `taken`; nothing where there is none."""
+        self._lock.favour()
+        now_ns = _monotonic_ns()
+        before = [core.begun for core in self._cores]
+        try:
+            job = self._next_ready(now_ns)
+            if job is None:
+                # Nothing is there: before waiting, say what is done, so that there is credit.
+                self._report(now_ns)
+                job = self._next_ready(now_ns)
+            if job is not None:
+                taken.append(job)
+        except BaseException:
+            taken.clear()
+            for core, former in zip(self._cores, before, strict=True):
+                if core.begun is not None and core.begun is not former:
+                    core.requeue(core.begun)
+                core.resume()
+            raise
+
+    def _next_ready(self, now_ns: int) -> Job | None:
+        """Begin the next job that is there; the pushers take turns."""
+        cores = self._cores
+        for _ in cores:
+            self._turns += 1
+            core = cores[self._turns % len(cores)]
+            if core.ready:
+                job = core.take(now_ns=now_ns)
+                if job is not None:
+                    self.core = core
+                    return job
+        return None
+
+    def requeue(self, job: Job) -> None:
+        """Take a job back that did not get to the caller."""
+        job._origin.core.requeue(job)
+
+    @property
+    def ready(self) -> int:
+        """How many jobs are there that were not begun."""
+        return sum(len(core.ready) for core in self._cores)
+
+    @property
+    def is_report_due(self) -> bool:
+        """Whether what was acknowledged is to be reported at once."""
+        late = _monotonic_ns() - self._flushed_ns >= _ACK_LINGER_NS
+        return late or self.is_full
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much was acknowledged that the pushers should learn of it now."""
+        return self.core.acks_waiting() >= self._flush_at
+
+    def commit(self) -> None:
+        """Report what was acknowledged."""
+        self._flushed_ns = now_ns = _monotonic_ns()
+        try:
+            self._report(now_ns)
+        except BaseException:
+            for core in self._cores:
+                core.resume()
+            raise
+
+    @staticmethod
+    def _flush_at_of(jobs: int) -> int:
+        """Return how many answers are sent together, still so soon that the next jobs come."""
+        return max(1, min(jobs // 2, 1024))
+
+    def _report(self, now_ns: int) -> None:
+        for core in self._cores:
+            core.flush(now_ns=now_ns)
+        self._work(now_ns)
+
+    def _work(self, now_ns: int) -> bool:
+        """Send what there is to send, take what came; False where there may be more at once."""
+        done = True
+        frames_max, until_ns = self._frames_per_round, now_ns + self._turn_ns_max
+        for core, client in zip(self._cores, self._clients, strict=True):
+            for _ in range(_ROUNDS_MAX):
+                outbox = core.outbox
+                while outbox and client.send(outbox[0]):
+                    outbox.popleft()
+                came = 0
+                while came < frames_max and (frame := client.receive()) is not None:
+                    came += 1
+                    core.receive(frame, now_ns=now_ns)
+                if core.access.unreported is not None:
+                    self._on_denied()
+                if came:
+                    has = len(core.ready) + len(core.unconfirmed) + len(core.open)
+                    self._flush_at = self._flush_at_of(max(has, self._prefetch))
+                if not came and not outbox:
+                    break
+                if _monotonic_ns() > until_ns:
+                    done = False
+                    break
+            else:
+                done = False
+        if not done:
+            self._watches.wake()
+        return done
+
+    def turn(self) -> float:
+        """Take the background thread's turn; return how long it may sleep, in ms."""
+        now_ns = _monotonic_ns()
+        if self._security is not None:
+            self.keys.check(self._clients, now_ns)
+            self._check_access_rules(now_ns)
+        silence_ns = _PUSHER_TIMEOUT_NS
+        if any(now_ns - core.last_heard_ns > silence_ns / 2 for core in self._cores):
+            self._work(now_ns)  # perhaps we were held up: what has come is taken before we judge
+        looks_at_ends = now_ns >= self._ends_due_ns
+        if looks_at_ends:
+            self._ends_due_ns = now_ns + _ENDS_NS
+        for at, (core, client) in enumerate(zip(self._cores, self._clients, strict=True)):
+            last_heard_ns = core.last_heard_ns
+            if core.unconfirmed or now_ns - last_heard_ns > silence_ns / 2:
+                last_heard_ns = self._last_byte_ns(at, now_ns)
+                if core.unconfirmed and now_ns - last_heard_ns < _COMING_NS:
+                    core.on_coming(now_ns=now_ns)
+            core.handle_timer(now_ns=now_ns)
+            if core.warning:
+                _log.warning("%s: %s", client.endpoint, core.warning)
+                core.warning = ""
+            if looks_at_ends and client.was_ended_here():
+                self._say_ended(client.endpoint)
+                client.reconnect()
+            elif now_ns - max(last_heard_ns, core.last_heard_ns) > silence_ns:
+                core.last_heard_ns = self._lost_ns[at] = now_ns
+                client.reconnect()
+        if now_ns >= self._unanswered.next_ns:
+            strange = [sum(core.invalid.values()) for core in self._cores]
+            answered = [core.joined or core.access.denial is not None for core in self._cores]
+            self._unanswered.check(answered, strange, now_ns)
+            self.keys.note(self._unanswered.take_closed())
+        if not self._work(now_ns):
+            return 0.0
+        return self.wait_ms()
+
+    def _last_byte_ns(self, at: int, now_ns: int) -> int:
+        """Return when a pusher was last heard, or the last byte of a frame came that is not whole.
+
+        Where malformed frames came since, such bytes are no sign of it.
+        """
+        core = self._cores[at]
+        malformed = sum(core.invalid.values())
+        if self._judged[at][0] != core.last_heard_ns:
+            self._judged[at] = core.last_heard_ns, malformed
+        came_ns = self._clients[at].last_byte_ns(now_ns)
+        if came_ns is None or self._judged[at][1] != malformed:
+            return core.last_heard_ns
+        return max(core.last_heard_ns, came_ns)
+
+    def _say_ended(self, endpoint: str) -> None:
+        """Log that a connection was ended because of what came, once a minute at most."""
+        if self._ended_logged.is_due():
+            _log.warning(
+                "%s: the connection was ended here, since a frame above frame_bytes_max (%s bytes) "
+                "came, or something that is no frame; it is made again",
+                endpoint, f"{self._frame_bytes_max:,}",
+            )  # fmt: skip
+
+    def _check_access_rules(self, now_ns: int) -> None:
+        """Do what follows from rights that have changed, and note what is denied."""
+        if self._changes is not None and self._changes.poll():
+            for core in self._cores:
+                core.check_access_rules(now_ns=now_ns)
+        self._on_denied()
+
+    def _on_denied(self) -> None:
+        for client, core in zip(self._clients, self._cores, strict=True):
+            denied = core.access.take_unreported()
+            self.keys.on_access(client.endpoint, denied, allowed=core.joined)
+
+    def wait_ms(self) -> float:
+        """Return how long nothing is due, in ms."""
+        now_ns = _monotonic_ns()
+        due_ns = min(core.next_deadline_ns() for core in self._cores)
+        if any(core.unsent for core in self._cores):
+            due_ns = min(due_ns, now_ns + 5 * _MS)
+        if self._security is not None:
+            due_ns = min(due_ns, now_ns + EVERY_NS)
+        return max(0.0, (due_ns - now_ns) / _MS)
+
+    def is_unsettled(self) -> bool:
+        """Report, and return whether a pusher does not know yet what became of some jobs."""
+        self._report(_monotonic_ns())
+        return any(core.unsettled for core in self._cores)
+
+    def close(self) -> None:
+        """Give back what was not begun, reject what was, and close."""
+        now_ns = _monotonic_ns()
+        for core in self._cores:
+            core.leave(now_ns=now_ns)
+        self._work(now_ns)
+        for client in self._clients:
+            client.close(linger_ms=500)
+
+    def stats(self) -> PullerStats:
+        """Return the counters."""
+        cores = self._cores
+        invalid = Counter({"parts": sum(client.malformed for client in self._clients)})
+        for core in cores:
+            invalid.update(core.invalid)
+        ready = sum(len(core.ready) + len(core.unconfirmed) for core in cores)
+        return PullerStats(
+            **{name: sum(getattr(core, name) for core in cores) for name in _COUNTERS},
+            in_hand=ready + sum(len(core.open) for core in cores),
+            ready=ready,
+            pushers=sum(core.joined for core in cores),
+            frames_invalid={name: count for name, count in invalid.items() if count},
+            unanswered=self._unanswered.by_endpoint() | self._refusals(),
+            answering=dict(zip(self._places, self.answering(), strict=True)),
+            denied={
+                place: str(core.access.denial)
+                for place, core in zip(self._places, cores, strict=True)
+                if core.access.denial is not None
+            },
+        )
+
+    def _refusals(self) -> dict[str, str]:
+        pairs = zip(self._places, self._clients, strict=True)
+        return {place: client.refusal for place, client in pairs if client.refusal}
+
+    def answering(self) -> list[bool]:
+        """Return which pushers took this worker on, and answer."""
+        pairs = zip(self._cores, self._lost_ns, strict=True)
+        return [
+            core.joined and core.last_heard_ns != lost_ns and not core.leaving
+            for core, lost_ns in pairs
+        ]
+
+    def abandon(self) -> None:
+        """Drop all, in a forked child."""
+        for core in self._cores:
+            core.abandon()  # so that the fast path finds nothing
