@@ -261,31 +261,24 @@ def kept(positions: Positions, directory: SessionDirectory) -> Positions:
 def limit(before: Positions, after: Positions, rows_max: int) -> Positions:
     """Return how far to read so that it is at most `rows_max` messages in all.
 
-    Each stream that has messages gets one first, and shares the rest by how many it has: so a small
-    stream does not starve. Where there are more streams than messages, others get theirs each time.
-    What only appears in `after` (a new stream, pinned) stays as it is.
+    Each stream gets a share by how many messages it has, and at least one while there are any left,
+    in an order that changes with the position: so none starves. What only appears in `after` (a new
+    stream, pinned) stays as it is.
     """
     wanted = ranges(before, after)
-    if sum(each.count for each in wanted) <= rows_max:
+    total = sum(each.count for each in wanted)
+    if total <= rows_max:
         return after
     limited = {
         endpoint: {session: dict(topics) for session, topics in sessions.items()}
         for endpoint, sessions in after.items()
     }
-    for each in wanted:
-        limited[each.endpoint][each.session][each.topic] = each.start
-    # The order depends on the position alone.
+    left = rows_max
     Random(crc32(repr(before).encode())).shuffle(wanted)
-    served = wanted[:rows_max]
-    rest = sum(each.count - 1 for each in served)
-    spare = rows_max - len(served)
-    shares = [1 + (spare * (each.count - 1) // rest if rest else 0) for each in served]
-    unspent = rows_max - sum(shares)
-    for each, share in zip(served, shares, strict=True):
-        if unspent and share < each.count:
-            share += 1
-            unspent -= 1
-        limited[each.endpoint][each.session][each.topic] += share
+    for each in wanted:
+        share = min(left, max(1, rows_max * each.count // total))
+        limited[each.endpoint][each.session][each.topic] = each.start + share
+        left -= share
     return limited
 
 

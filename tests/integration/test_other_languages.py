@@ -31,7 +31,7 @@ def node_reader():
     return ["env", f"NODE_PATH={modules}", node, FOLDER / "reader.mjs"]
 
 
-@pytest.fixture(params=["c", "node"])
+@pytest.fixture(params=["c", pytest.param("node", marks=pytest.mark.long)])
 def start(request):
     """Start a reader; returns its process, which is killed in the end."""
     command = request.getfixturevalue(f"{request.param}_reader")
