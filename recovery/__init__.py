@@ -14,7 +14,7 @@ from recovery.group_repair import GroupRepair
 from recovery.heartbeat import HeartbeatSchedule
 from recovery.latency import LatencyHistogram
 from recovery.loss import Delivery, Loss, LossReason, Rewound
-from recovery.nack import NackConfig, NackScheduler
+from recovery.nack import NackScheduler
 from recovery.ranges import RangeSet
 from recovery.reassembly import Reassembler
 from recovery.receiver import ReceiverConfig, StreamReceiver
@@ -46,7 +46,6 @@ __all__ = [
     "Loss",
     "LossReason",
     "MemoryCursorStore",
-    "NackConfig",
     "NackScheduler",
     "PartedFrame",
     "RangeSet",

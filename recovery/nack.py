@@ -6,61 +6,34 @@ RFC 5401 calls the question a NACK. README.md in this folder draws the states of
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Final
 
-from recovery.checks import at_least, backed_off_ns, check_fields, to_ns
+from recovery.checks import backed_off_ns, to_ns
 from recovery.deadlines import DeadlineHeap
 from recovery.feedback import AnswerTime, Feedback
 from recovery.loss import Loss, LossReason
 from recovery.ranges import RangeSet
 
-_ENDLESS = 2**63 - 1
+RETRY_NS: Final = 20_000_000
+"""Wait before the second NACK, longer where the publisher's answers took longer; it doubles with
+each one. Twice the time for which a publisher ignores repeated NACKs, so that a retry is never
+ignored."""
+RETRY_MAX_NS: Final = 1_000_000_000
+"""Longest wait between two NACKs of a gap, the same as the rarest heartbeat: a publisher that comes
+back is asked within a second."""
+JITTER: Final = 0.1
+"""Largest part that is randomly taken off a wait. A tenth is enough that receivers which lost the
+same frame do not ask in step for long."""
+GAPS_MAX = 4096
+"""Gaps (not messages) of a stream; what would pass it is not recorded. They cost about 2 MiB, and
+are more than any repairable stream has."""
 _PUT_OFF_MAX = 10  # deadlines: the longest that a gap without progress is kept for other answers
 _LAPS_MAX = 50  # retries' time: the longest that a gap without space is not looked at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NackConfig:
-    """How a receiver asks for what is missing. Raises `ValueError` for a value out of limits."""
-
-    delay: float = 0.0
-    """Wait before the first NACK, in seconds. 0, because TCP does not reorder: a gap is a loss."""
-
-    retry_interval: float = 0.02
-    """Wait before the second NACK, in seconds, longer where the publisher's answers took longer; it
-    doubles with each one. 0.02 is twice the time for which a publisher ignores repeated NACKs, so
-    that a retry is never ignored."""
-
-    retry_max: float = 1.0
-    """Longest wait between two NACKs of a gap, in seconds. 1.0, the same as the rarest heartbeat: a
-    publisher that comes back is asked within a second."""
-
-    jitter: float = 0.1
-    """Largest part that is randomly taken off a wait, 0 to 1. A tenth is enough that receivers
-    which lost the same frame do not ask in step for long."""
-
-    attempts_max: int | None = None
-    """NACKs for a gap without any progress before it is given up. Default None: `deadline` alone
-    says when, however long it is."""
-
-    deadline: float = 10.0
-    """Time without any progress after which a gap is given up, in seconds. 10.0 outlast a restart
-    of the publisher and a TCP reconnection. While other answers of its publisher come over the
-    recovery channel, its own may come after them: then it is kept for ten times as long at most."""
-
-    gaps_max: int = 4096
-    """Bound on the number of gaps (not of messages) of a stream; what would pass it is not
-    recorded. 4096 gaps cost about 2 MiB, and are more than any repairable stream has."""
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self, retry_interval=1e-6, jitter=(0, 1), attempts_max=1, deadline=1e-9, gaps_max=1
-        )
-        at_least("retry_max", self.retry_max, self.retry_interval)
-
-    def answer_time(self) -> AnswerTime:
-        """Return what times the answers of one publisher."""
-        retry_ns = to_ns(self.retry_interval)
-        return AnswerTime(retry_ns, retry_ns, to_ns(self.retry_max))
+def answer_time() -> AnswerTime:
+    """Return what times the answers of one publisher."""
+    return AnswerTime(RETRY_NS, RETRY_NS, RETRY_MAX_NS)
 
 
 @dataclass(slots=True, eq=False)
@@ -79,8 +52,8 @@ class Gap:
     asked_ns: int = -1
     """Since when it waits for an answer: it was asked for last, or had one; -1: not asked for."""
     pauses: int = 0
-    """How many calls of `postpone` its attempts and its deadline follow; what came later counts
-    when it is looked at."""
+    """How many calls of `postpone` its deadline follows; what came later counts when it is looked
+    at."""
 
 
 class NackScheduler:
@@ -94,9 +67,13 @@ class NackScheduler:
     with little of a processor, its own comes after them.
 
     Args:
-        config: waits and bounds.
         rng: source of the jitter.
-        feedback: draws the waits instead, for a multicast. Default None: those of `config`.
+        deadline: time without any progress after which a gap is given up, in seconds. Default 10.0,
+            which outlast a restart of the publisher and a TCP reconnection. While other answers of
+            its publisher come over the recovery channel, its own may come after them: then it is
+            kept for ten times as long at most.
+        asks: whether anything is asked for; otherwise a gap only waits for its deadline.
+        feedback: draws the waits, for a multicast. Default None: at once, then as `RETRY_NS` says.
         answer: how long answers take, for all streams of a publisher. Default None: of its own.
 
     Attributes:
@@ -108,9 +85,7 @@ class NackScheduler:
     __slots__ = (
         "_admitted",
         "_answer",
-        "_attempts_max",
-        "_ceiling_ns",
-        "_config",
+        "_asks",
         "_crowded",
         "_deadline_ns",
         "_delay_ns",
@@ -120,36 +95,35 @@ class NackScheduler:
         "_front_progress_ns",
         "_front_start",
         "_gaps",
+        "_gaps_max",
         "_hurried",
         "_line_ns",
         "_pauses",
         "_quiet_until_ns",
         "_restart_ns",
-        "_retry_ns",
         "_rng",
         "_starts",
-        "_unanswerable",
         "missing_count",
         "sent",
     )
 
     def __init__(
         self,
-        config: NackConfig,
         rng: Random,
+        *,
+        deadline: float = 10.0,
+        asks: bool = True,
         feedback: Feedback | None = None,
         answer: AnswerTime | None = None,
     ) -> None:
-        self._config = config
+        self._asks = asks
+        self._gaps_max = GAPS_MAX
         self._starts: list[int] = []
         self._gaps: list[Gap] = []
         self._feedback = feedback
-        self._delay_ns = to_ns(config.delay)
-        self._retry_ns = to_ns(config.retry_interval)
-        self._deadline_ns = to_ns(config.deadline)
-        self._attempts_max = _ENDLESS if config.attempts_max is None else config.attempts_max
-        self._ceiling_ns = to_ns(config.retry_max)
-        self._answer = answer or config.answer_time()
+        self._delay_ns = 0
+        self._deadline_ns = to_ns(deadline)
+        self._answer = answer or answer_time()
         self._rng = rng
         self._due: DeadlineHeap[Gap] = DeadlineHeap()
         self._expiry: DeadlineHeap[Gap] = DeadlineHeap()
@@ -158,12 +132,12 @@ class NackScheduler:
         self._front_start = -1
         self._crowded = False
         self._admitted = self._line_ns = self._hurried = 0
-        self._pauses = self._unanswerable = self._restart_ns = 0
+        self._pauses = self._restart_ns = 0
         self.missing_count = self.sent = 0
 
     def can_fill(self, start: int, stop: int) -> bool:
-        """Return False where taking `[start, stop)` out would split a gap past `gaps_max`."""
-        if len(self._gaps) < self._config.gaps_max:
+        """Return False where taking `[start, stop)` out would split a gap past `GAPS_MAX`."""
+        if len(self._gaps) < self._gaps_max:
             return True
         touched = self._gaps[slice(*self._touched(start, stop))]
         # Of several gaps none is cut in its middle.
@@ -186,9 +160,17 @@ class NackScheduler:
     def __len__(self) -> int:
         return len(self._gaps)
 
+    @property
+    def space(self) -> int:
+        """How many more gaps may be recorded."""
+        return self._gaps_max - len(self._gaps)
+
     def delay(self, delay_ns: int) -> None:
-        """Wait so long before the first NACK of a gap from now on, in ns, or `config.delay`."""
-        self._delay_ns = max(to_ns(self._config.delay), delay_ns)
+        """Wait so long before the first NACK of a gap from now on, in ns.
+
+        By default nothing: TCP does not reorder, so that a gap is a loss.
+        """
+        self._delay_ns = delay_ns
 
     def wait_for_line(self, wait_ns: int) -> None:
         """Wait for another line before a new gap is asked for, until `hurry`; 0: there is none.
@@ -213,7 +195,7 @@ class NackScheduler:
     ) -> bool:
         """Record `[start, stop)` as missing; it must overlap no gap that is known.
 
-        Returns False, with nothing recorded, where `gaps_max` is met. A range that touches the last
+        Returns False, with nothing recorded, where `GAPS_MAX` is met. A range that touches the last
         gap before it was asked for becomes part of it. `reason` is that of its loss if it is given
         up; see `set_loss_reason`. Raises `ValueError` for an empty range or one that overlaps a
         gap.
@@ -234,7 +216,7 @@ class NackScheduler:
                 self.missing_count += stop - start
                 self._restart_deadline(last, now_ns)
                 return True
-        if len(self._gaps) >= self._config.gaps_max:
+        if len(self._gaps) >= self._gaps_max:
             return False
         gap = Gap(start, stop, now_ns, reason)
         self._insert(low, gap, due_ns)
@@ -246,11 +228,11 @@ class NackScheduler:
         """Record `[start, stop)` as missing once more: it had come, and gave its space away.
 
         It becomes one with the gaps that it touches. The whole starts again, and its next NACK is
-        in `retry_interval`, since answers for it may be on their way. Raises `ValueError` for a
-        range that is empty, overlaps a gap, or would be a gap past `gaps_max`.
+        in `RETRY_NS`, since answers for it may be on their way. Raises `ValueError` for a
+        range that is empty, overlaps a gap, or would be a gap past `GAPS_MAX`.
         """
         low, high = self._touched(start, stop)
-        if not 0 <= start < stop or low != high or len(self._gaps) >= self._config.gaps_max:
+        if not 0 <= start < stop or low != high or len(self._gaps) >= self._gaps_max:
             raise ValueError(f"[{start}, {stop}) overlaps a gap, or is one too many")
         detected_ns, reason = now_ns, LossReason.OVERFLOW
         if low < len(self._gaps) and self._gaps[low].start == stop:
@@ -274,7 +256,7 @@ class NackScheduler:
 
         Returns, for each gap that is now wholly repaired, the time since it was detected in ns.
         What remains of a gap starts again: no attempts, a new deadline, and the next NACK in
-        `retry_interval`, since the answer is on its way. Where a split would pass `gaps_max`
+        `RETRY_NS`, since the answer is on its way. Where a split would pass `GAPS_MAX`
         nothing happens: the caller asks `can_fill` first, and drops.
         """
         if not self.can_fill(start, stop):
@@ -307,7 +289,7 @@ class NackScheduler:
     def reject(self, start: int, stop: int, reason: LossReason, *, now_ns: int) -> list[Loss]:
         """Take out `[start, stop)`, which cannot be had; returns what of it was missing.
 
-        Where a split would pass `gaps_max` nothing happens: the range stays missing, is asked for
+        Where a split would pass `GAPS_MAX` nothing happens: the range stays missing, is asked for
         again and ends by a later refusal or by its deadline.
         """
         if not self.can_fill(start, stop):
@@ -335,20 +317,12 @@ class NackScheduler:
         for gap in self._gaps[low:high]:
             gap.reason = reason
 
-    def postpone(
-        self,
-        *,
-        now_ns: int,
-        delay_ns: int,
-        stopped_ns: int | None = None,
-        unanswerable: bool = False,
-    ) -> None:
+    def postpone(self, *, now_ns: int, delay_ns: int, stopped_ns: int | None = None) -> None:
         """Be quiet until `now_ns + delay_ns`: the receiver had paused reading.
 
-        Answers may lie unread in its queue, so nothing is asked for until then, deadlines start
-        over, and a gap whose attempts are used up has one more. Deadlines move by `stopped_ns`
-        instead where it is given: for so long nothing was done at all. With `unanswerable` nobody
-        could answer so far: the last attempt went nowhere, so half of them are left at least.
+        Answers may lie unread in its queue, so nothing is asked for until then, and deadlines start
+        over. They move by `stopped_ns` instead where it is given: for so long nothing was done at
+        all.
 
         Who has no space calls it at each look, without `stopped_ns`. So that costs the same for a
         thousand gaps as for one: each follows it when its turn comes, or its deadline.
@@ -357,12 +331,9 @@ class NackScheduler:
         if stopped_ns is None:
             self._pauses += 1
             self._restart_ns = self._quiet_until_ns + self._deadline_ns
-            if unanswerable:
-                self._unanswerable = self._pauses
             return
         for gap in self._gaps:
             self._on_pauses(gap)
-            gap.attempts = min(gap.attempts, self._attempts_max - 1)
             self._due.set(gap, max(self._due.get(gap) or 0, self._quiet_until_ns))
             self._expiry.set(gap, (self._expiry.get(gap) or now_ns) + stopped_ns)
 
@@ -404,7 +375,7 @@ class NackScheduler:
         """
         found: dict[int, RangeSet] = {}
         taken, self._crowded = 0, crowded
-        if not self._gaps or now_ns < self._quiet_until_ns:
+        if not self._gaps or now_ns < self._quiet_until_ns or not self._asks:
             return found
         front = self._gaps[0]
         if self._feedback is not None and front.start != self._front_start:
@@ -423,29 +394,22 @@ class NackScheduler:
                 if laps:
                     gap.put_off = True
                     self._admitted = min(self._admitted, gap.start)
-                self._due.set(gap, now_ns + min(max(laps, 1), _LAPS_MAX) * self._retry_ns)
+                self._due.set(gap, now_ns + min(max(laps, 1), _LAPS_MAX) * RETRY_NS)
                 continue
             self._on_pauses(gap)
-            if gap.attempts >= self._attempts_max:
-                if self._waits_its_turn(gap, now_ns) is None:
-                    continue  # its expiry is due, too
-                gap.attempts -= 1
             due_ns = now_ns + self._retry_wait_ns(gap.attempts)
             if not gap.attempts:
                 gap.first_ns = now_ns
             gap.asked_ns = now_ns
             gap.attempts += 1
             self._due.set(gap, due_ns)
-            if gap.attempts >= self._attempts_max:
-                # The last answer has as long to come as any other.
-                self._expiry.set(gap, min(due_ns, self._expiry.get(gap) or due_ns))
             found.setdefault(gap.attempts, RangeSet()).add(gap.start, gap.stop)
             self.sent += 1
             taken += 1
         return found
 
     def expire(self, *, now_ns: int, answered_ns: int = -1) -> list[Loss]:
-        """Give up the gaps whose attempts or time are used up; returns them as losses, sorted.
+        """Give up the gaps whose time is used up; returns them as losses, sorted.
 
         What
         was asked for is not given up while other answers come, of any stream: `answered_ns` is when
@@ -464,8 +428,6 @@ class NackScheduler:
                 until_ns = self._waits_for_others(gap, answered_ns, now_ns)
             if until_ns is not None:
                 self._expiry.set(gap, until_ns)
-                if gap not in self._due:
-                    self._due.set(gap, now_ns)
                 continue
             losses.append(Loss(gap.start, gap.stop, gap.reason))
             self._delete(gap)
@@ -496,7 +458,7 @@ class NackScheduler:
     def next_deadline_ns(self) -> int | None:
         """Return when `due` or `expire` has something to do, or None while there is no gap."""
         expiry_ns, due = self._first_expiry_ns(self._quiet_until_ns), self._due.first()
-        if due is None:
+        if due is None or not self._asks:
             return expiry_ns
         due_ns = max(due[0], self._quiet_until_ns)
         return due_ns if expiry_ns is None else min(due_ns, expiry_ns)
@@ -530,9 +492,6 @@ class NackScheduler:
         """Let a gap follow what `postpone` was called with since it did so last."""
         if gap.pauses == self._pauses:
             return
-        is_unanswerable = gap.pauses < self._unanswerable
-        used_max = self._attempts_max // 2 if is_unanswerable else self._attempts_max - 1
-        gap.attempts = min(gap.attempts, used_max)
         self._expiry.set(gap, max(self._expiry.get(gap) or 0, self._restart_ns))
         gap.pauses = self._pauses
 
@@ -543,8 +502,6 @@ class NackScheduler:
             if expiry_ns > until_ns or gap.pauses == self._pauses:
                 return expiry_ns
             self._on_pauses(gap)
-            if gap not in self._due:
-                self._due.set(gap, self._quiet_until_ns)
         return None
 
     def _delete(self, gap: Gap) -> None:
@@ -583,8 +540,7 @@ class NackScheduler:
         """Return how long a gap that is asked for after so many attempts waits for its answer."""
         if self._feedback is not None:
             return self._feedback.retry_ns(attempt)
-        jitter = self._config.jitter
-        return backed_off_ns(self._answer.wait_ns, self._ceiling_ns, attempt, jitter, self._rng)
+        return backed_off_ns(self._answer.wait_ns, RETRY_MAX_NS, attempt, JITTER, self._rng)
 
     def _answer_ns(self) -> int:
         """Return how long an answer that is on its way is waited for."""
@@ -607,17 +563,14 @@ class NackScheduler:
         self._front_progress_ns = now_ns
         front = self._gaps[0]
         self._on_pauses(front)
-        front.attempts = min(front.attempts, self._attempts_max - 1)
         self._restart_deadline(front, now_ns)
 
     def _waits_for_others(self, gap: Gap, answered_ns: int, now_ns: int) -> int | None:
         """Return until when a gap is kept because other answers come, if it is."""
         if answered_ns < 0 or gap.first_ns < 0:
             return None
-        is_last = gap.attempts >= self._attempts_max
         until_ns = min(
-            answered_ns + (self._answer.wait_ns if is_last else self._deadline_ns),
-            gap.first_ns + _PUT_OFF_MAX * self._deadline_ns,
+            answered_ns + self._deadline_ns, gap.first_ns + _PUT_OFF_MAX * self._deadline_ns
         )
         return until_ns if until_ns > now_ns else None
 

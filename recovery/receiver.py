@@ -7,7 +7,7 @@ Every sequence from `start` to `head` is in exactly one of four places, at any m
 `missing` is what the `NackScheduler` asks for; `buffered` is what waits for something before it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Generic, TypeVar
 
@@ -15,38 +15,40 @@ from recovery.checks import at_least, check_fields
 from recovery.errors import RecoveryError
 from recovery.feedback import AnswerTime, Feedback
 from recovery.loss import Delivery, Loss, LossRanges, LossReason, LostRecord
-from recovery.nack import NackConfig, NackScheduler
+from recovery.nack import GAPS_MAX, NackScheduler
 from recovery.reorder import InsertResult, ReorderBuffer
 
 T = TypeVar("T")
 _AGES_MAX = 65_536
+FRAMES_MAX = GAPS_MAX
+"""Frames that wait, so that tiny ones cannot cost more in bookkeeping than in bytes: as many as
+there may be gaps."""
+LOSSES_MAX = 1024
+"""Length of `lost_ranges`, and losses that wait for their place in the order before different
+reasons are merged. They cost some 200 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverConfig:
     """How one stream is received. Raises `ValueError` for a value out of limits."""
 
-    nack: NackConfig = field(default_factory=NackConfig)
-    """How missing messages are asked for."""
+    deadline: float = 10.0
+    """Time without any progress after which what is missing is given up, in seconds; see
+    `NackScheduler`."""
+
+    asks: bool = True
+    """Whether missing messages are asked for; otherwise they only may come."""
 
     reorder_bytes_max: int = 16 * 2**20
     """Bound on the bytes that wait for something before them. 16 MiB hold 100 ms of a gigabit
     link, several times what a repair takes. What does not fit is dropped and asked for again."""
 
-    reorder_frames_max: int = 4096
-    """Bound on the frames that wait, so that tiny frames cannot cost more in bookkeeping than in
-    bytes. 4096, as many as there may be gaps."""
-
     wait_for_repair: bool = True
     """Whether to wait for missing messages. False reports them lost at once, reason `SKIPPED`,
     for streams in which only the newest matters."""
 
-    losses_max: int = 1024
-    """Bound on the length of `lost_ranges`, and on the losses that wait for their place in the
-    order before different reasons are merged. 1024 cost some 200 KiB."""
-
     def __post_init__(self) -> None:
-        check_fields(self, losses_max=1)
+        check_fields(self, deadline=1e-9)
 
 
 class StreamReceiver(Generic[T]):
@@ -103,15 +105,17 @@ class StreamReceiver(Generic[T]):
         answer: AnswerTime | None = None,
     ) -> None:
         self._config = config
-        self.nacks = NackScheduler(config.nack, rng, feedback, answer)
+        self.nacks = NackScheduler(
+            rng, deadline=config.deadline, asks=config.asks, feedback=feedback, answer=answer
+        )
         # Kept frames are (sequence of the item's first message, item), cut to what was new.
         self._reorder: ReorderBuffer[tuple[int, T]] = ReorderBuffer(
-            config.reorder_bytes_max, config.reorder_frames_max
+            config.reorder_bytes_max, FRAMES_MAX
         )
         self._slot: Delivery[T] | None = None  # the frame whose turn it is, outside the bounds
         self._pending_losses = LossRanges()
-        late_max = 0 if config.wait_for_repair else max(1, config.reorder_frames_max)
-        self._lost: LostRecord[T] = LostRecord(config.losses_max, late_max)
+        late_max = 0 if config.wait_for_repair else FRAMES_MAX
+        self._lost: LostRecord[T] = LostRecord(LOSSES_MAX, late_max)
         self._ages_ns: list[int] = []
         self._start = self._expected = self._head = -1  # -1: not started, matches no frame
         self._head_early = self._first_early = self._earliest_early = -1
@@ -251,7 +255,7 @@ class StreamReceiver(Generic[T]):
         if not self._config.wait_for_repair or self._start < 0:
             return False
         # Each may be a gap of its own, and what they make way for may split one.
-        gaps_left = self._config.nack.gaps_max - len(nacks) - 1
+        gaps_left = nacks.space - 1
         taken = self._reorder.evict_beyond(beyond, size, bytes_max, frames_max=gaps_left)
         for frame in taken:
             nacks.miss_again(frame.start, frame.stop, now_ns=now_ns)
@@ -392,7 +396,7 @@ class StreamReceiver(Generic[T]):
 
     @property
     def lost_ranges(self) -> list[Loss]:
-        """What was lost, sorted, coalesced by reason; the lowest are forgotten at `losses_max`."""
+        """What was lost, sorted, coalesced by reason; the lowest are forgotten at `LOSSES_MAX`."""
         return list(self._lost)
 
     def _hold_early(self, start: int, stop: int, size: int, item: T) -> None:
@@ -469,6 +473,6 @@ class StreamReceiver(Generic[T]):
     def _lose(self, losses: list[Loss]) -> None:
         for loss in losses:
             self.lost += loss.count
-            merge = len(self._pending_losses) >= self._config.losses_max
+            merge = len(self._pending_losses) >= LOSSES_MAX
             self._pending_losses.add(loss, merge_reasons=merge)
             self._lost.add(loss)

@@ -12,7 +12,7 @@ from p2pmsg.frames import batch_of
 from p2pmsg.message import MessageBatch
 from p2pmsg.reader.channel import MS, SILENCE_NS, RangeChannel
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Delivery, Loss, LossReason, NackConfig, ReceiverConfig, StreamReceiver
+from recovery import Delivery, Loss, LossReason, ReceiverConfig, StreamReceiver
 
 _WINDOW_BYTES: Final = 8 * 2**20
 """About as many bytes are asked for at a time: 5 ms at full rate, many times a round trip."""
@@ -38,8 +38,7 @@ def denied_by(publisher: str, pattern: str, why: str = "") -> AccessDeniedError:
 @lru_cache(16)
 def _config(limit_ns: int) -> ReceiverConfig:
     """Return how a range is received; checking it each time took a quarter of a small fetch."""
-    nack = NackConfig(deadline=limit_ns / 1e9, retry_max=0.5)
-    return ReceiverConfig(nack=nack)
+    return ReceiverConfig(deadline=limit_ns / 1e9)
 
 
 class RangeFetch(Iterator[MessageBatch | LossReport]):

@@ -6,7 +6,6 @@ Messages and gaps are handled here; sessions, and how they are joined, by the `S
 import enum
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import HISTORY_MESSAGES, StreamTable
 from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Delivery, LossReason, NackConfig, RangeSet, ReceiverConfig
+from recovery import Delivery, LossReason, RangeSet, ReceiverConfig
 from recovery.checks import to_ns
 
 if TYPE_CHECKING:
@@ -101,7 +100,6 @@ class SubscriberCore:
         datagram_lines: Collection[int] = (),
         policy: GapPolicy | None = None,
         types: ValueTypes = UNTYPED,
-        nack: NackConfig = NackConfig(),  # noqa: B008 - frozen
         history_messages: int = HISTORY_MESSAGES,
     ) -> None:
         settings = Settings(subscriber, name, topics, start, config, cursor)
@@ -117,8 +115,8 @@ class SubscriberCore:
         for index, line in enumerate(self.lines):
             line.contacted = cursor is not None and cursor.contacted(index)
         self.receiver_config = ReceiverConfig(
-            nack=replace(nack, deadline=config.repair_timeout),
-            reorder_bytes_max=config.receive_bytes, wait_for_repair=wait_for_repair,
+            deadline=config.repair_timeout, reorder_bytes_max=config.receive_bytes,
+            wait_for_repair=wait_for_repair,
         )  # fmt: skip
         wait_ns = to_ns(config.second_line_wait)
         self.by_line = Redundancy(self.lines, wait_ns) if lines > 1 else None
@@ -130,7 +128,7 @@ class SubscriberCore:
         self.gaps = self.stream_table.gaps
         self.last_stream: Stream | None = None
         self._full_since_ns: int | None = None
-        self.window = ReceiveWindow(config.receive_bytes, self.receiver_config)
+        self.window = ReceiveWindow(config.receive_bytes)
         self.backlog = Backlog(self.gaps, self.window, history_messages)
         self.joiner = SessionJoiner(
             settings, self.stream_table, self.lines, relay=relay, invalid=self.invalid,
@@ -591,7 +589,7 @@ class SubscriberCore:
             is_due = now_ns >= stream.patient_ns or receiver.nacks.is_expiring(now_ns)
             if reforming and is_due and not self.routes.is_publisher_heard(stream.peer):
                 stream.patient_ns = now_ns + PATIENT_NS
-                receiver.nacks.postpone(now_ns=now_ns, delay_ns=0, unanswerable=True)
+                receiver.nacks.postpone(now_ns=now_ns, delay_ns=0)
             if self.multicast is not None and stream.peer.feedback is not None:
                 receiver.handle_timer(now_ns=now_ns)
                 # What is free, and what the stream itself holds: frames further on make way.

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.wire import Frame
-from recovery import DeadlineHeap, ReceiverConfig, StreamReceiver
+from recovery import DeadlineHeap, StreamReceiver
+from recovery.receiver import FRAMES_MAX
 
 TURNS_MAX: Final = 256
 """Streams with a request and no answer yet. It fills 10 ms of a round trip at 25,000 frames a
@@ -184,13 +185,11 @@ class ReceiveWindow:
 
     Args:
         bytes_max: what may wait for the application or for a repair, over all streams.
-        receiver: the settings of its streams.
 
     """
 
-    def __init__(self, bytes_max: int, receiver: ReceiverConfig) -> None:
+    def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._frames_max = receiver.reorder_frames_max
         self._frames = self._messages = self._bytes = 0
 
     def note(self, frame: Frame) -> None:
@@ -216,7 +215,7 @@ class ReceiveWindow:
 
     def _fitting(self, size: int) -> int:
         by_bytes = size * self._messages // self._bytes
-        return min(by_bytes, self._frames_max * self._messages // self._frames)
+        return min(by_bytes, FRAMES_MAX * self._messages // self._frames)
 
     def is_crowded(self, bytes_held: int) -> bool:
         """Whether most of what is asked for would have to be dropped."""

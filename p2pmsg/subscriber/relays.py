@@ -167,7 +167,7 @@ class RelayClient:
         """Note that a relay has come further with what we have already: it will have the rest."""
         if stream.receiver.missing and now_ns >= stream.progress_ns:
             stream.progress_ns = now_ns + PROGRESS_NS
-            stream.receiver.nacks.postpone(now_ns=now_ns, delay_ns=0, unanswerable=True)
+            stream.receiver.nacks.postpone(now_ns=now_ns, delay_ns=0)
 
     def hold(
         self, peer: Session, key: int, heads: control.Heads, now_ns: int

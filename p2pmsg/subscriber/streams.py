@@ -17,12 +17,12 @@ from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
 from p2pmsg.wire import Frame, FrameError
 from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfig, Rewound
 from recovery.checks import to_ns
+from recovery.nack import answer_time
 
 HISTORY_MESSAGES: Final = 65_536
 """A gap of a multicast with more messages is asked for over the recovery channel at once: what one
 subscriber missed while it was away should not fill the network of all. The same holds for a stream
 of which it misses a sixteenth of that, if for a second more came than it could read."""
-_NEVER_S: Final = 1e6
 _UNASKED_S: Final = 0.02
 """How long a gap waits that nobody can be asked for (`mold://` without `request=`) until it is
 reported lost; the wait for a second line comes on top. What a network reorders is less than 1 ms
@@ -71,11 +71,8 @@ class StreamTable:
         self.config = config
         self._history_messages = history_messages
         self.receiver_config = receiver_config
-        never = replace(
-            receiver_config.nack, delay=_NEVER_S, retry_interval=_NEVER_S, retry_max=_NEVER_S,
-            deadline=min(_UNASKED_S, config.repair_timeout),
-        )  # fmt: skip
-        self._unasked = replace(receiver_config, nack=never)
+        deadline = min(_UNASKED_S, config.repair_timeout)
+        self._unasked = replace(receiver_config, asks=False, deadline=deadline)
         self.start = start
         self.policy = policy
         self.types = types
@@ -104,7 +101,7 @@ class StreamTable:
         config = self.receiver_config if can_ask else self._unasked
         if self.policy.skips(topic):
             config = replace(config, wait_for_repair=False)
-        peer.answer = peer.answer or self.receiver_config.nack.answer_time()
+        peer.answer = peer.answer or answer_time()
         stream = Stream(peer, topic, config, self._rng, peer.answer if can_ask else None)
         stream.unasked = not can_ask
         stream.typed = self.types.of(topic)

@@ -29,8 +29,9 @@ from p2pmsg.testing.simulated_group import GroupReceiving
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_reader import SimulatedReader
 from p2pmsg.wire import Kind
-from recovery import Delivery, Loss, NackConfig
+from recovery import Delivery, Loss
 from recovery.checks import to_ns
+from recovery.nack import GAPS_MAX
 from transports import MemoryReceiver, MemoryRecoveryClient
 
 _FULL_NS = 5 * MS
@@ -81,7 +82,6 @@ class SimulatedSubscriber:
         reads: bool = True,
         cursor: SimulatedCursor | None = None,
         types: ValueTypes = UNTYPED,
-        nack: NackConfig | None = None,
         history_messages: int = HISTORY_MESSAGES,
     ) -> None:
         self.name = name
@@ -93,7 +93,7 @@ class SimulatedSubscriber:
         self.conflate = conflate or (policy is not None and policy.any_conflates)
         self._policy = GapPolicy("latest") if conflate else policy
         self._reads, self._types = reads, types
-        self._nack, self._history_messages = nack or NackConfig(), history_messages
+        self._history_messages = history_messages
         self._network = network
         self.config = self._make_config(config or SubscriberConfig())
         self.core: SubscriberCore | None = None
@@ -185,7 +185,6 @@ class SimulatedSubscriber:
             wait_for_repair=self.wait_for_repair,
             policy=self._policy,
             types=self._types,
-            nack=self._nack,
             history_messages=self._history_messages,
             rng=Random(self._network.rng.getrandbits(64)),
             now_ns=self._network.clock.now_ns,
@@ -515,8 +514,8 @@ class SimulatedSubscriber:
             receiver = stream.receiver
             if receiver.bytes_held > limit:
                 complain(f"{self.name} reorders {receiver.bytes_held} bytes, of at most {limit}")
-            if len(list(receiver.missing_ranges)) > self._nack.gaps_max:
-                complain(f"{self.name} has more gaps than gaps_max")
+            if len(list(receiver.missing_ranges)) > GAPS_MAX:
+                complain(f"{self.name} has more gaps than GAPS_MAX")
             left = self.reader.left_of(stream)
             late_count = late[id(stream)] + receiver.late_held
             self.oracle.check_stream(stream, waiting[id(stream)] + left, late_count)

@@ -19,7 +19,6 @@ from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_stranger import Stranger
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
-from recovery import NackConfig
 from recovery.checks import to_ns
 from recovery.heartbeat import INTERVAL_MAX_S
 
@@ -170,7 +169,6 @@ class Simulation:
         reads: bool = True,
         cursor: SimulatedCursor | None = None,
         types: ValueTypes = UNTYPED,
-        nack: NackConfig | None = None,
         history_messages: int = HISTORY_MESSAGES,
     ) -> SimulatedSubscriber:
         """Add a subscriber and an application that reads what it gets.
@@ -181,7 +179,6 @@ class Simulation:
             start: as for `Subscriber`.
             wait_for_repair: False is what `on_gap="skip"` means.
             config: its settings; what `NetworkOptions` has too is taken from there.
-            nack: how it asks for repairs.
             history_messages: a gap with more is asked for over the recovery channel.
             conflate: True is what `on_gap="latest"` means.
             policy: what to do about gaps, topic by topic, in place of `conflate`.
@@ -204,7 +201,6 @@ class Simulation:
             reads=reads,
             cursor=cursor,
             types=types,
-            nack=nack,
             history_messages=history_messages,
         )
         self.subscribers.append(subscriber)

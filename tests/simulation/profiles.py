@@ -6,7 +6,6 @@ from typing import Any
 
 from p2pmsg.testing import NetworkOptions, Simulation
 from p2pmsg.testing.simulated_sending import WALL_NS
-from recovery import NackConfig
 
 SETTLE_S = 30.0
 
@@ -20,7 +19,6 @@ class Profile:
     joiners: tuple[Any, ...] = ()
     wait_for_repair: bool = True
     conflate: bool = False
-    nack: NackConfig = field(default_factory=NackConfig)
     publishers: int = 1
     lines: int = 1
     run_time: float = 0.4
@@ -59,7 +57,7 @@ PROFILES = {
     "clean": CLEAN,
     "1 % lost": Profile({"loss": 0.01}),
     "10 % lost": Profile({"loss": 0.1}),
-    "50 % lost": Profile({"loss": 0.5}, nack=NackConfig(retry_max=0.2)),
+    "50 % lost": Profile({"loss": 0.5}),
     "twice and out of order": Profile({"duplication": 0.2, "reordering": 0.3, "loss": 0.02}),
     "slow network": Profile({"delay_min": 0.04, "delay_max": 0.16, "loss": 0.05}),
     "partitions": Profile({"partitions_per_s": 4, "partition_time": 0.15}),
@@ -97,7 +95,6 @@ PROFILES = {
     "hardly any heartbeats": Profile(
         {"topics": 12, "loss": 0.1, "heartbeats_per_s": 0.05, "messages_per_s": 400}
     ),
-    "few gaps allowed": Profile({"loss": 0.3}, nack=NackConfig(gaps_max=2)),
     "everything": Profile(EVERYTHING, publishers=2),
     "everything in little space": Profile({**EVERYTHING, **TIGHT}),
     "two lines to each publisher": Profile({"loss": 0.2, "cuts_per_s": 5}, lines=2),
@@ -160,7 +157,6 @@ MULTICAST = {
     "slow reader in little space, logs": Profile(
         {**GROUP, **SMALL, **LOGGED, "read_time": 0.015, "bytes_max": 6000}
     ),
-    "few gaps allowed": Profile({**GROUP, "loss": 0.3}, nack=NackConfig(gaps_max=2)),
     "everything": Profile({**GROUP, **EVERYTHING}, publishers=2),
     "everything in little space": Profile({**GROUP, **EVERYTHING, **SMALL}),
     "two lines to each publisher": Profile({**GROUP, "loss": 0.2}, lines=2),
@@ -210,7 +206,6 @@ def add_subscriber(simulation: Simulation, profile: Profile, start: Any) -> None
         start=start,
         wait_for_repair=profile.wait_for_repair,
         conflate=profile.conflate,
-        nack=profile.nack,
     )
 
 

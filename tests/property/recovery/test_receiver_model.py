@@ -1,35 +1,34 @@
 """A receiver on a network that loses, repeats, reorders and splits frames."""
 
 from random import Random
+from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery import Delivery, Loss, LossReason, NackConfig, ReceiverConfig, StreamReceiver
+from recovery import (
+    Delivery,
+    Loss,
+    LossReason,
+    ReceiverConfig,
+    StreamReceiver,
+    nack,
+    receiver,
+)
 
 MS = 1_000_000
 FRAME = 100
 CONFIGS = st.builds(
-    lambda gaps, frames, size, losses, wait, delay: ReceiverConfig(
-        nack=NackConfig(
-            gaps_max=gaps,
-            attempts_max=3,
-            retry_interval=0.01,
-            retry_max=0.04,
-            deadline=0.2,
-            delay=delay / 1000,
-        ),
-        reorder_frames_max=frames,
-        reorder_bytes_max=size,
-        losses_max=losses,
-        wait_for_repair=wait,
-    ),
-    st.integers(1, 8),
-    st.integers(0, 6),
+    lambda size, wait: ReceiverConfig(deadline=0.2, reorder_bytes_max=size, wait_for_repair=wait),
     st.integers(0, 6 * FRAME),
-    st.integers(1, 4),
     st.sampled_from([True, True, True, False]),
-    st.sampled_from([0, 5]),
+)
+BOUNDS = st.fixed_dictionaries(
+    {
+        "GAPS_MAX": st.integers(1, 8),
+        "FRAMES_MAX": st.integers(1, 6),
+        "LOSSES_MAX": st.integers(1, 4),
+    }
 )
 WHERE = st.integers(0, 80)
 COUNT = st.integers(1, 10)
@@ -46,8 +45,8 @@ STEP = st.one_of(
 
 
 class Run:
-    def __init__(self, config: ReceiverConfig, start: int) -> None:
-        self.config = config
+    def __init__(self, config: ReceiverConfig, bounds: dict[str, int], start: int) -> None:
+        self.config, self.bounds = config, bounds
         self.receiver: StreamReceiver[range] = StreamReceiver(config, Random(7))
         self.now_ns = 0
         self.published = 0
@@ -56,7 +55,7 @@ class Run:
         self.outcome: dict[int, str] = {}
         self.arrived: set[int] = set()
         # One late frame may fill as many ranges as there are.
-        self.late_max = max(1, config.reorder_frames_max) + config.losses_max
+        self.late_max = bounds["FRAMES_MAX"] + bounds["LOSSES_MAX"]
 
     def put(self, start: int, count: int, repaired: bool = False) -> None:
         item = range(start, start + count)
@@ -150,9 +149,9 @@ class Run:
         ledger = receiver.handed + receiver.lost + receiver.missing + receiver.buffered
         assert receiver.head - receiver.start == ledger == receiver.published
         assert receiver.bytes_held <= self.config.reorder_bytes_max
-        assert receiver.frames_held <= self.config.reorder_frames_max
-        assert len(list(receiver.missing_ranges)) <= self.config.nack.gaps_max
-        assert len(receiver.lost_ranges) <= self.config.losses_max
+        assert receiver.frames_held <= self.bounds["FRAMES_MAX"]
+        assert len(list(receiver.missing_ranges)) <= self.bounds["GAPS_MAX"]
+        assert len(receiver.lost_ranges) <= self.bounds["LOSSES_MAX"]
         assert receiver.expected == (self.position if receiver.started else 0)
         outcomes = list(self.outcome.values())
         assert receiver.handed == outcomes.count("delivered")
@@ -181,9 +180,22 @@ class Run:
 
 
 @settings(max_examples=500, deadline=None)
-@given(CONFIGS, st.lists(STEP, max_size=60), st.integers(0, 10), st.integers(0, 10))
-def test_every_message_comes_once_in_order_or_is_reported_lost(config, steps, start, start_after):
-    run = Run(config, start)
+@given(
+    CONFIGS, BOUNDS, st.sampled_from([0, 5]), st.lists(STEP, max_size=60), st.integers(0, 10),
+    st.integers(0, 10),
+)  # fmt: skip
+def test_every_message_comes_once_in_order_or_is_reported_lost(
+    config, bounds, delay_ms, steps, start, start_after
+):
+    gaps = mock.patch.object(nack, "GAPS_MAX", bounds["GAPS_MAX"])
+    rest = {name: bounds[name] for name in ("FRAMES_MAX", "LOSSES_MAX")}
+    with gaps, mock.patch.multiple(receiver, **rest):
+        run = Run(config, bounds, start)
+        run.receiver.nacks.delay(delay_ms * MS)
+        follow(run, steps, start, start_after)
+
+
+def follow(run, steps, start, start_after):
     for index, (name, first, second) in enumerate(steps):
         if index == start_after:
             run.receiver.start_at(start, now_ns=run.now_ns)

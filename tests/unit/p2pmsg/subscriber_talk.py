@@ -1,7 +1,5 @@
 """A subscriber's core with a publisher played by hand."""
 
-from random import Random
-
 from p2pmsg import control
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.start import parse_start
@@ -9,7 +7,8 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Session
 from p2pmsg.wire import Frame, Kind
-from recovery import Delivery, NackConfig
+from recovery import Delivery
+from tests.still import Still
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION
 
@@ -38,9 +37,8 @@ class Talk:
             subscriber=42,
             name="s",
             config=SubscriberConfig(**options),
-            nack=NackConfig(jitter=0.0),
             wait_for_repair=wait_for_repair,
-            rng=Random(1),
+            rng=Still(1),
             now_ns=0,
             cursor=cursor,
             policy=GapPolicy(on_gap),

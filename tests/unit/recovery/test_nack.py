@@ -1,35 +1,32 @@
 from random import Random
+from unittest import mock
 
 import pytest
 
-from recovery import Feedback, Loss, LossReason, NackConfig, NackScheduler
+from recovery import Feedback, Loss, LossReason, NackScheduler, nack
 from tests.steps import lines_run
+from tests.still import Still
 
 MS = 1_000_000
 
 
-def scheduler(*gaps, **options) -> NackScheduler:
-    made = NackScheduler(NackConfig(**{"jitter": 0.0} | options), Random(1))
+def scheduler(*gaps, gaps_max=nack.GAPS_MAX, **options) -> NackScheduler:
+    with mock.patch.object(nack, "GAPS_MAX", gaps_max):
+        made = NackScheduler(Still(1), **options)
     for start, stop in gaps:
         made.add(start, stop, now_ns=0)
     return made
 
 
 def test_a_gap_is_asked_for_at_once_and_again_with_back_off():
-    nacks = scheduler((3, 7), retry_interval=0.02, retry_max=0.05)
+    nacks = scheduler((3, 7))
     asked = []
-    for _ in range(5):
+    for _ in range(9):
         now_ns = nacks.next_deadline_ns()
         assert nacks.due(now_ns=now_ns) == [(3, 7)]
         asked.append(now_ns // MS)
-    assert asked == [0, 20, 60, 110, 160]
-    assert nacks.sent == 5
-
-
-def test_the_first_nack_waits_for_its_delay():
-    nacks = scheduler((0, 1), delay=0.005)
-    assert nacks.due(now_ns=5 * MS - 1) == []
-    assert nacks.due(now_ns=5 * MS) == [(0, 1)]
+    assert asked == [0, 20, 60, 140, 300, 620, 1260, 2260, 3260]
+    assert nacks.sent == 9
 
 
 def test_ranges_that_touch_are_asked_for_as_one():
@@ -59,40 +56,40 @@ def test_a_nack_takes_so_many_ranges_and_leaves_the_rest_due():
 def test_jitter_makes_receivers_differ():
     deadlines = set()
     for seed in range(10):
-        nacks = NackScheduler(NackConfig(jitter=0.5), Random(seed))
+        nacks = NackScheduler(Random(seed))
         nacks.add(0, 1, now_ns=0)
         nacks.due(now_ns=0)
         deadlines.add(nacks.next_deadline_ns())
     assert len(deadlines) == 10
-    assert all(10 * MS <= deadline <= 20 * MS for deadline in deadlines)
+    assert all(18 * MS <= deadline <= 20 * MS for deadline in deadlines)
 
 
 def test_an_answer_is_waited_for_as_long_as_answers_take():
-    nacks = scheduler((0, 1000), retry_interval=0.02, retry_max=0.1)
+    nacks = scheduler((0, 1000))
     waits, now_ns = [], 0
     for at, taken_ms in enumerate([5, 60, 200] + 40 * [10]):
         nacks.due(now_ns=now_ns)
         now_ns += taken_ms * MS
         nacks.fill(at, at + 1, now_ns=now_ns)
         waits.append((nacks.next_deadline_ns() - now_ns) // MS)
-    assert waits[:3] == [20, 74, 100]
+    assert waits[:2] == [20, 74]
     assert sorted(waits[3:], reverse=True) == waits[3:]
-    assert waits[-1] == 20  # `retry_interval`, at least
+    assert waits[-1] == 20  # `RETRY_NS`, at least
 
 
 def test_progress_restarts_the_deadline_and_the_wait():
-    nacks = scheduler((0, 10), retry_interval=0.02, retry_max=0.03, deadline=0.1)
+    nacks = scheduler((0, 10), deadline=0.1)
     for now_ms in (0, 20, 60):
         assert nacks.due(now_ns=now_ms * MS)
     nacks.fill(0, 5, now_ns=90 * MS)
-    assert nacks.due(now_ns=119 * MS) == []
-    assert nacks.due(now_ns=120 * MS) == [(5, 10)]
+    assert nacks.due(now_ns=179 * MS) == []
+    assert nacks.due(now_ns=180 * MS) == [(5, 10)]
     assert nacks.expire(now_ns=190 * MS - 1) == []
     assert nacks.expire(now_ns=190 * MS) == [Loss(5, 10, LossReason.TIMEOUT)]
 
 
 def test_a_gap_after_one_that_makes_progress_waits_for_its_turn():
-    nacks = scheduler((0, 1000), (2000, 2001), deadline=0.1, attempts_max=2)
+    nacks = scheduler((0, 1000), (2000, 2001), deadline=0.1)
     for now_ms in range(0, 1000, 10):
         nacks.due(now_ns=now_ms * MS)
         assert nacks.expire(now_ns=now_ms * MS) == []
@@ -108,22 +105,11 @@ def test_the_first_gap_is_not_kept_alive_by_those_after_it():
     assert nacks.expire(now_ns=100 * MS) == [Loss(0, 1, LossReason.TIMEOUT)]
 
 
-def test_a_gap_is_given_up_when_its_attempts_are_used_up_and_unanswered():
-    nacks = scheduler((0, 1), attempts_max=2, retry_interval=0.02)
-    assert nacks.due(now_ns=0)
-    assert nacks.due(now_ns=20 * MS)
-    assert nacks.expire(now_ns=60 * MS - 1) == []
-    assert nacks.next_deadline_ns() == 60 * MS
-    assert nacks.due(now_ns=60 * MS) == []
-    assert nacks.expire(now_ns=60 * MS) == [Loss(0, 1, LossReason.TIMEOUT)]
-    assert nacks.next_deadline_ns() is None
-
-
 @pytest.mark.parametrize("deadline", [0.5, 10.0, 60.0, 3600.0])
 @pytest.mark.parametrize("is_group", [False, True])
 def test_without_a_bound_on_attempts_a_gap_is_given_up_at_its_deadline(deadline, is_group):
     feedback = Feedback(Random(1)) if is_group else None
-    nacks = NackScheduler(NackConfig(deadline=deadline), Random(1), feedback)
+    nacks = NackScheduler(Random(1), deadline=deadline, feedback=feedback)
     nacks.add(0, 1, now_ns=0)
     for _ in range(10_000):
         now_ns = nacks.next_deadline_ns()
@@ -144,27 +130,13 @@ def test_a_gap_is_lost_for_the_reason_last_set():
 
 
 def test_a_pause_in_reading_silences_and_restarts_deadlines():
-    nacks = scheduler((0, 5), deadline=0.1, attempts_max=1)
+    nacks = scheduler((0, 5), deadline=0.1)
     nacks.due(now_ns=0)
     nacks.postpone(now_ns=10 * MS, delay_ns=50 * MS)
     nacks.add(9, 10, now_ns=20 * MS)
     assert nacks.due(now_ns=60 * MS - 1) == []
     assert nacks.due(now_ns=60 * MS) == [(0, 5), (9, 10)]
     assert nacks.expire(now_ns=60 * MS) == []
-
-
-def test_attempts_that_nobody_could_answer_leave_some_for_those_who_can():
-    nacks = scheduler((0, 1), attempts_max=4, retry_interval=0.02, deadline=60.0)
-    now_ns = 0
-    for _ in range(20):
-        now_ns = nacks.next_deadline_ns()
-        assert nacks.due(now_ns=now_ns) == [(0, 1)]
-        nacks.postpone(now_ns=now_ns, delay_ns=0, unanswerable=True)
-    for _ in range(2):
-        now_ns = nacks.next_deadline_ns()
-        assert nacks.expire(now_ns=now_ns) == []
-        assert nacks.due(now_ns=now_ns) == [(0, 1)]
-    assert nacks.expire(now_ns=nacks.next_deadline_ns()) == [Loss(0, 1, LossReason.TIMEOUT)]
 
 
 def test_a_thousand_gaps_are_postponed_in_as_many_steps_as_one():
@@ -223,34 +195,6 @@ def test_a_gap_must_be_new_and_not_empty(start, stop):
         nacks.add(start, stop, now_ns=0)
 
 
-def test_a_gap_whose_turn_has_come_is_asked_for_once_more():
-    nacks = scheduler((0, 1), (5, 6), attempts_max=1, retry_interval=0.02, deadline=0.1)
-    nacks.due(now_ns=0)
-    nacks.fill(0, 1, now_ns=10 * MS)
-    assert nacks.due(now_ns=20 * MS) == [(5, 6)]
-    assert nacks.expire(now_ns=20 * MS) == []
-
-
-def test_a_gap_that_lives_on_is_asked_for_again():
-    nacks = scheduler((0, 10), (20, 21), attempts_max=1, retry_interval=0.02, deadline=0.1)
-    nacks.due(now_ns=0)
-    assert nacks.due(now_ns=20 * MS) == []
-    nacks.fill(0, 5, now_ns=20 * MS)
-    assert nacks.expire(now_ns=20 * MS) == []
-    assert nacks.due(now_ns=20 * MS) == [(20, 21)]
-
-
-def test_a_refusal_in_the_middle_gives_neither_part_new_attempts():
-    nacks = scheduler((0, 9), (20, 21), attempts_max=1, retry_interval=0.02)
-    nacks.due(now_ns=0)
-    nacks.reject(20, 21, LossReason.EVICTED, now_ns=0)
-    nacks.add(30, 39, now_ns=0)
-    nacks.due(now_ns=0)
-    nacks.reject(33, 36, LossReason.EVICTED, now_ns=0)
-    assert nacks.due(now_ns=20 * MS) == []
-    assert len(nacks.expire(now_ns=20 * MS)) == 3
-
-
 def test_a_gap_found_during_a_pause_has_its_full_time_after_it():
     nacks = scheduler(deadline=0.1)
     nacks.postpone(now_ns=0, delay_ns=50 * MS)
@@ -260,7 +204,7 @@ def test_a_gap_found_during_a_pause_has_its_full_time_after_it():
 
 
 def test_what_is_missed_after_a_gap_being_answered_is_asked_for_at_once():
-    nacks = NackScheduler(NackConfig(retry_interval=0.02), Random(1))
+    nacks = NackScheduler(Random(1))
     assert nacks.add(0, 10, now_ns=0)
     assert nacks.due(now_ns=0) == [(0, 10)]
     nacks.fill(0, 5, now_ns=1_000_000)
@@ -281,23 +225,8 @@ def test_a_gap_waits_for_another_line_and_no_longer_once_that_is_past_it():
     assert nacks.due(now_ns=50 * MS) == [(8, 9)]
 
 
-def test_what_was_asked_for_already_is_not_hurried():
-    nacks = scheduler((3, 5), retry_interval=0.02)
-    assert nacks.due(now_ns=0) == [(3, 5)]
-    nacks.hurry(10, now_ns=1 * MS)
-    assert nacks.due(now_ns=19 * MS) == []
-
-
-def test_without_another_line_a_new_gap_does_not_wait():
-    nacks = scheduler()
-    nacks.wait_for_line(50 * MS)
-    nacks.wait_for_line(0)
-    nacks.add(3, 5, now_ns=0)
-    assert nacks.due(now_ns=0) == [(3, 5)]
-
-
 def test_what_cannot_be_asked_for_waits_for_another_line_before_it_is_given_up():
-    nacks = scheduler(delay=1000.0, deadline=0.02)
+    nacks = scheduler(asks=False, deadline=0.02)
     nacks.wait_for_line(30 * MS)
     nacks.add(3, 5, now_ns=0)
     assert nacks.expire(now_ns=50 * MS - 1) == []
@@ -315,16 +244,6 @@ def test_what_is_after_the_window_waits_for_the_front():
     assert nacks.sent < 6
 
 
-def test_a_gap_without_space_is_not_looked_at_again_and_again():
-    nacks = scheduler((0, 10), *((at, at + 1) for at in range(1000, 3000, 2)))
-
-    assert nacks.due(now_ns=0, window=100) == [(0, 10)]
-    deadline_ns = nacks.next_deadline_ns()
-    assert deadline_ns is not None
-    assert deadline_ns > 10 * MS
-    assert nacks.sent == 1
-
-
 def asked_by_attempt(nacks, **options):
     return [pair for ranges in nacks.due_by_attempt(**options).values() for pair in ranges]
 
@@ -339,13 +258,6 @@ def test_while_it_is_crowded_the_next_front_is_asked_for_at_once(ask):
     assert ask(nacks, now_ns=2 * MS, window=100, crowded=True) == [(20, 30)]
     nacks.fill(20, 30, now_ns=3 * MS)
     assert ask(nacks, now_ns=3 * MS, window=100, crowded=True) == [(40, 50)]
-
-
-def test_with_space_again_all_are_asked_for():
-    nacks = scheduler((0, 10), (20, 30), (40, 50))
-    nacks.due(now_ns=0, window=100, crowded=True)
-
-    assert nacks.due(now_ns=21 * MS, window=100) == [(0, 10), (20, 30), (40, 50)]
 
 
 @pytest.mark.parametrize(
@@ -368,17 +280,6 @@ def test_what_is_missing_again_becomes_one_with_the_gaps_next_to_it(start, stop,
     assert nacks.due(now_ns=21 * MS) == [gap for gap in gaps if gap not in ((0, 10), (20, 30))]
     losses = nacks.give_up(LossReason.TIMEOUT)
     assert [(loss.start, loss.stop) for loss in losses] == gaps
-
-
-@pytest.mark.parametrize(("start", "stop"), [(5, 5), (5, 6), (8, 12), (-1, 0)])
-def test_what_is_missing_already_is_not_missing_again(start, stop):
-    with pytest.raises(ValueError, match="overlaps a gap"):
-        scheduler((0, 10)).miss_again(start, stop, now_ns=0)
-
-
-def test_one_gap_too_many_is_refused():
-    with pytest.raises(ValueError, match="one too many"):
-        scheduler((0, 10), gaps_max=1).miss_again(20, 30, now_ns=0)
 
 
 def test_what_was_put_off_is_asked_for_as_soon_as_there_is_space():
@@ -410,15 +311,6 @@ def test_a_gap_is_given_up_its_deadline_after_the_last_answer():
 
 
 def test_a_gap_that_was_never_asked_for_is_not_kept_for_others_answers():
-    nacks = scheduler((0, 1), deadline=1.0, delay=5.0)
+    nacks = scheduler((0, 1), deadline=1.0, asks=False)
     lost = [Loss(0, 1, LossReason.TIMEOUT)]
     assert nacks.expire(now_ns=1_000 * MS, answered_ns=999 * MS) == lost
-
-
-def test_a_last_attempt_waits_until_no_answer_comes_any_more():
-    nacks = scheduler((0, 1), retry_interval=0.02, attempts_max=1)
-    nacks.due(now_ns=0)
-    assert nacks.expire(now_ns=20 * MS, answered_ns=15 * MS) == []
-    assert nacks.expire(now_ns=35 * MS - 1, answered_ns=15 * MS) == []
-    lost = [Loss(0, 1, LossReason.TIMEOUT)]
-    assert nacks.expire(now_ns=35 * MS, answered_ns=15 * MS) == lost

@@ -7,19 +7,17 @@ from recovery import (
     Feedback,
     Loss,
     LossReason,
-    NackConfig,
     ReceiverConfig,
-    RecoveryError,
     StreamReceiver,
 )
+from tests.still import Still
 
 MS = 1_000_000
 SIZE = 10
 
 
-def receiver(*, nack: NackConfig | None = None, start: int = 0, **options) -> StreamReceiver[str]:
-    config = ReceiverConfig(nack=nack or NackConfig(jitter=0.0), **options)
-    made: StreamReceiver[str] = StreamReceiver(config, Random(1))
+def receiver(*, start: int = 0, **options) -> StreamReceiver[str]:
+    made: StreamReceiver[str] = StreamReceiver(ReceiverConfig(**options), Still(1))
     made.start_at(start, now_ns=0)
     return made
 
@@ -31,16 +29,6 @@ def put(to: StreamReceiver[str], *frames: tuple[int, int], **options) -> None:
 
 def outputs(of: StreamReceiver[str]) -> list[Delivery[str] | Loss]:
     return list(iter(of.next_output, None))
-
-
-def test_frames_in_order_are_handed_straight_on():
-    stream = receiver()
-    put(stream, (0, 3))
-    assert outputs(stream) == [Delivery("0-3", 0, 0, 3)]
-    put(stream, (3, 4))
-    assert outputs(stream) == [Delivery("3-4", 3, 0, 1)]
-    assert (stream.handed, stream.expected, stream.head) == (4, 4, 4)
-    assert stream.next_deadline_ns() is None
 
 
 def test_what_waits_for_a_gap_is_counted_as_buffered():
@@ -90,18 +78,6 @@ def test_losses_in_a_row_for_one_reason_are_one():
     assert (stream.lost, stream.missing, stream.next_deadline_ns()) == (9, 0, None)
 
 
-def test_what_comes_after_it_was_reported_lost_is_late():
-    stream = receiver()
-    put(stream, (2, 4))
-    stream.give_up(LossReason.PUBLISHER_GONE)
-    put(stream, (0, 3))
-    assert (stream.late, stream.duplicates) == (2, 1)
-    assert outputs(stream) == [
-        Loss(0, 2, LossReason.PUBLISHER_GONE),
-        Delivery("2-4", 2, 0, 2),
-    ]
-
-
 def test_without_repair_a_gap_is_lost_at_once():
     stream = receiver(wait_for_repair=False)
     put(stream, (2, 3))
@@ -115,16 +91,13 @@ def test_without_repair_a_gap_is_lost_at_once():
 
 
 def test_without_repair_a_frame_that_does_not_fit_is_lost_by_overflow():
-    stream = receiver(wait_for_repair=False, reorder_frames_max=0)
+    stream = receiver(wait_for_repair=False, reorder_bytes_max=0)
     put(stream, (0, 1), (1, 2))
     assert outputs(stream) == [Delivery("0-1", 0, 0, 1), Loss(1, 2, LossReason.OVERFLOW)]
 
 
-@pytest.mark.parametrize(
-    "bounds", [{"reorder_frames_max": 1}, {"reorder_bytes_max": 10}], ids=["frames", "bytes"]
-)
-def test_a_frame_that_does_not_fit_stays_missing_and_is_asked_for(bounds):
-    stream = receiver(**bounds)
+def test_a_frame_that_does_not_fit_stays_missing_and_is_asked_for():
+    stream = receiver(reorder_bytes_max=10)
     put(stream, (1, 2), (2, 3), (3, 4))
     assert (stream.buffered, stream.missing) == (1, 3)
     assert stream.nacks.due(now_ns=0) == [(0, 1), (2, 4)]
@@ -135,18 +108,10 @@ def test_a_frame_that_does_not_fit_stays_missing_and_is_asked_for(bounds):
 
 
 def test_the_frame_whose_turn_it_is_always_fits():
-    stream = receiver(reorder_bytes_max=0, reorder_frames_max=0)
+    stream = receiver(reorder_bytes_max=0)
     stream.observe_head(2, now_ns=0)
     stream.receive(0, 2, 10**9, "huge", now_ns=0, repaired=True)
     assert outputs(stream) == [Delivery("huge", 0, 0, 2)]
-
-
-def test_a_head_that_cannot_be_recorded_is_ignored():
-    stream = receiver(nack=NackConfig(gaps_max=1))
-    put(stream, (2, 3), (5, 6))
-    assert stream.head == 3
-    put(stream, (0, 2), (5, 6))
-    assert (stream.head, list(stream.missing_ranges)) == (6, [(3, 5)])
 
 
 def test_frames_before_the_start_is_known_are_put_in_place():
@@ -162,20 +127,6 @@ def test_frames_before_the_start_is_known_are_put_in_place():
     assert (stream.start, stream.expected, stream.early) == (4, 6, 1)
 
 
-def test_a_stream_starts_once():
-    with pytest.raises(RecoveryError, match="started at 3"):
-        receiver(start=3).start_at(4, now_ns=0)
-
-
-def test_the_list_of_losses_forgets_its_oldest_and_the_count_stays_exact():
-    stream = receiver(losses_max=2)
-    put(stream, *[(2 * n + 1, 2 * n + 2) for n in range(5)])
-    stream.give_up(LossReason.TIMEOUT)
-    assert [loss.start for loss in stream.lost_ranges] == [6, 8]
-    assert stream.lost == 5
-    assert len(outputs(stream)) == 10
-
-
 @pytest.mark.parametrize(("start", "count", "size"), [(0, 0, 1), (-1, 1, 1), (5, 1, -1)])
 def test_a_frame_that_is_none_is_refused(start, count, size):
     with pytest.raises(ValueError, match="a frame needs"):
@@ -183,7 +134,7 @@ def test_a_frame_that_is_none_is_refused(start, count, size):
 
 
 def test_what_never_fits_is_lost_by_overflow():
-    stream = receiver(nack=NackConfig(deadline=0.1), reorder_frames_max=0)
+    stream = receiver(deadline=0.1, reorder_bytes_max=0)
     put(stream, (1, 2))
     put(stream, (1, 2), now_ns=MS, repaired=True)
     stream.handle_timer(now_ns=100 * MS)
@@ -191,15 +142,6 @@ def test_what_never_fits_is_lost_by_overflow():
         Loss(0, 1, LossReason.TIMEOUT),
         Loss(1, 2, LossReason.OVERFLOW),
     ]
-
-
-def test_a_frame_that_would_split_a_gap_too_many_is_dropped():
-    stream = receiver(nack=NackConfig(gaps_max=1))
-    stream.observe_head(9, now_ns=0)
-    put(stream, (4, 5), repaired=True)
-    assert (stream.missing, stream.buffered) == (9, 0)
-    put(stream, (0, 4), (4, 5), repaired=True)
-    assert (stream.repaired, stream.missing) == (5, 4)
 
 
 def test_a_heartbeat_that_keeps_nothing_loses_up_to_its_head_only():
@@ -222,13 +164,6 @@ def test_a_frame_takes_the_space_of_one_further_on():
     check_ledger(stream)
 
 
-def test_a_frame_further_on_than_all_finds_no_space():
-    stream = receiver(reorder_bytes_max=3 * SIZE)
-    put(stream, (10, 11), (20, 21), (30, 31), (40, 41))
-    assert list(stream.missing_ranges)[-2:] == [(31, 40), (40, 41)]
-    check_ledger(stream)
-
-
 def test_what_made_way_comes_again_in_its_turn():
     stream = receiver(reorder_bytes_max=SIZE)
     put(stream, (2, 3), (1, 2), (0, 1))
@@ -238,25 +173,11 @@ def test_what_made_way_comes_again_in_its_turn():
     assert (stream.handed, stream.missing) == (3, 0)
 
 
-@pytest.mark.parametrize("gaps_max", [2, 3])
-def test_nothing_makes_way_where_that_might_be_a_gap_too_many(gaps_max):
-    stream = receiver(reorder_bytes_max=SIZE, nack=NackConfig(gaps_max=gaps_max))
-    put(stream, (10, 11), (8, 9))
-    assert len(list(stream.missing_ranges)) <= gaps_max
-    check_ledger(stream)
-
-
-def test_who_does_not_wait_for_repairs_keeps_what_came():
-    stream = receiver(reorder_bytes_max=SIZE, wait_for_repair=False)
-    put(stream, (10, 11))
-    assert stream.evict_beyond(1, SIZE, now_ns=0) is False
-
-
 @pytest.mark.parametrize("loss", [0.0, 0.05])
 def test_a_small_space_is_filled_about_once_a_round_trip(loss):
     """Although it is full of frames far ahead when it begins to ask."""
     total, space, rng = 20_000, 200, Random(3)
-    config = ReceiverConfig(nack=NackConfig(), reorder_bytes_max=SIZE * space)
+    config = ReceiverConfig(reorder_bytes_max=SIZE * space)
     feedback = Feedback(rng, retry_interval=0.001, retry_min=0.001, group_size=1)
     stream: StreamReceiver[str] = StreamReceiver(config, rng, feedback)
     stream.start_at(0, now_ns=0)

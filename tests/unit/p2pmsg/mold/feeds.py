@@ -1,7 +1,5 @@
 """Feeds of a subscriber's core, whose packets are played by hand."""
 
-from random import Random
-
 from p2pmsg import control
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.mold import codec
@@ -10,7 +8,7 @@ from p2pmsg.mold.sessions import MoldSessions, session_id
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.wire import Frame, Kind
-from recovery import NackConfig
+from tests.still import Still
 
 MS = 1_000_000
 NAME = b"S1".ljust(10)
@@ -48,9 +46,8 @@ class Feeds:
             subscriber=1,
             name="",
             config=SubscriberConfig(**options),
-            nack=NackConfig(jitter=0.0),
             wait_for_repair=True,
-            rng=Random(1),
+            rng=Still(1),
             now_ns=self.now_ns,
             cursor=cursor,
             datagram_lines=range(lines),

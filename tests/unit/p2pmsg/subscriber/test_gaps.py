@@ -1,18 +1,17 @@
 """Many streams miss something: they take turns, and repairs are asked for as far as they fit."""
 
-from random import Random
-
 import pytest
 
 from p2pmsg.subscriber.gaps import TURNS_MAX, GapScheduler
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.wire import Frame
 from recovery import (
-    NackConfig,
     ReceiverConfig,
     RetransmitScheduler,
     StreamReceiver,
 )
+from recovery.nack import answer_time
+from tests.still import Still
 from tests.unit.p2pmsg.subscriber_talk import MS, data, session
 
 DEADLINE_NS = 1000 * MS
@@ -21,9 +20,9 @@ DEADLINE_NS = 1000 * MS
 def make_streams(count, now_ns=0):
     """Streams of which the first message is missing."""
     peer = session(7)
-    config = ReceiverConfig(nack=NackConfig(jitter=0.0, deadline=1.0))
-    peer.answer = config.nack.answer_time()
-    streams = [Stream(peer, f"t{n}", config, Random(n), peer.answer) for n in range(count)]
+    config = ReceiverConfig(deadline=1.0)
+    peer.answer = answer_time()
+    streams = [Stream(peer, f"t{n}", config, Still(n), peer.answer) for n in range(count)]
     for stream in streams:
         stream.receiver.start_at(0, now_ns=now_ns)
         stream.receiver.observe_head(1, now_ns=now_ns)
@@ -134,15 +133,12 @@ def test_what_the_streams_hold_is_summed_up():
     assert (troubled.bytes_held, len(troubled), troubled.next_deadline_ns()) == (0, 0, None)
 
 
-CONFIG = ReceiverConfig(reorder_frames_max=4096)
-
-
 def frame(sequence, count=1, size=1000):
     return Frame(data(sequence, count, size=size // count))
 
 
 @pytest.fixture
 def receiver():
-    receiver = StreamReceiver(CONFIG, Random(1))
+    receiver = StreamReceiver(ReceiverConfig(), Still(1))
     receiver.start_at(0, now_ns=0)
     return receiver

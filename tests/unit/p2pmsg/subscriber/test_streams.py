@@ -1,7 +1,5 @@
 """Streams that begin, drain, go back and are forgotten, without a subscriber's core."""
 
-from random import Random
-
 import pytest
 
 from p2pmsg.config import SubscriberConfig
@@ -10,7 +8,8 @@ from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.resume import WentBack
 from p2pmsg.subscriber.streams import FORMER_MAX, StreamTable
 from p2pmsg.wire import Frame
-from recovery import NackConfig, ReceiverConfig
+from recovery import ReceiverConfig
+from tests.still import Still
 from tests.unit.p2pmsg import subscriber_talk
 from tests.unit.p2pmsg.subscriber_talk import data
 
@@ -21,11 +20,11 @@ class Table(StreamTable):
     """A table whose deliveries are kept."""
 
     def __init__(self, *, policy="wait"):
-        receiver = ReceiverConfig(nack=NackConfig(jitter=0.0))
+        receiver = ReceiverConfig()
         self.delivered = []
         super().__init__(
             CONFIG, receiver, start=Start("latest"), policy=GapPolicy(policy),
-            cursor=None, by_line=None, rng=Random(1),
+            cursor=None, by_line=None, rng=Still(1),
             deliver=lambda stream, output: self.delivered.append((stream.topic, output)),
         )  # fmt: skip
 
