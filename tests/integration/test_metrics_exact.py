@@ -300,38 +300,6 @@ def test_a_statsd_server_that_is_away_fails_no_program():
             client.flush()
 
 
-TAGS = [f"tag{number}:{'x' * 50}" for number in range(5)]
-"""Of 300 bytes, as tools of clusters make them."""
-
-
-@pytest.mark.parametrize(
-    ("call", "count"),
-    [
-        (lambda client, one: client.increment("calls", tags=[*TAGS, f"pod:{one}"]), 6_000),
-        (lambda client, one: client.set_add("urls", f"{one}{'x' * 115}"), 12_000),
-    ],
-    ids=["counters", "set"],
-)  # fmt: skip
-def test_what_one_interval_gathers_arrives_however_large_it_is(call, count):
-    with metrics.Client(LOOPBACK, interval=60.0) as client:
-        with collecting(exact=client.endpoint) as (collector, keep):
-            for one in range(count):
-                call(client, one)
-                if one % 1000 == 0:
-                    client.increment("orders", 7)
-            client.increment("last")
-            client.flush()
-            eventually(lambda: collector.totals().counters.get("last"))
-            eventually(lambda: collector.totals().is_exact)
-            totals = collector.totals()
-            collector.flush()
-    assert totals.is_exact
-    assert totals.counters["orders"] == 7 * count // 1000
-    found = len(totals.counters) - 2
-    assert found + keep.flushes[0].get(("s", "urls"), {"count": 0})["count"] == count
-    assert client.undelivered == 0
-
-
 @pytest.mark.parametrize("limit", [1024, 2**20])
 def test_what_no_message_can_hold_is_refused_and_costs_nothing_else(limit):
     """With the publisher's limit, up to a byte more than it may have."""

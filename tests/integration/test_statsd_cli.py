@@ -4,12 +4,14 @@ import json
 import os
 import signal
 import socket
-import time
+import subprocess
+import sys
 
 import pytest
 
 import p2pmsg
 from tests.integration.commands import command, eventually, run_here
+from tests.integration.peers import ROOT
 from tests.integration.statsd_tools import address, collecting, open_client
 
 ANYWHERE = ("--listen", "udp://127.0.0.1:0")
@@ -67,24 +69,6 @@ def test_after_sigkill_the_next_one_takes_over(start, tmp_path):
     assert second.wait() == 130
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("others", [(), ("--console", "--publish", "tcp://127.0.0.1:0")])
-def test_a_table_that_nobody_reads_any_more_ends_the_command_only_where_it_is_all(tmp_path, others):
-    reader, writer = os.pipe()
-    arguments = ("statsd", *ANYWHERE, "--interval", "0.2", *others)
-    with command(tmp_path, *arguments, stdout=writer) as started:
-        os.close(writer)
-        assert b"metrics at" in os.read(reader, 4096)
-        os.close(reader)
-        if others:
-            time.sleep(0.6)
-            started.interrupt()
-            assert started.wait() == 130
-        else:
-            assert started.wait() == 141
-        assert started.errors().count("\n") == 1
-
-
 def test_the_live_table_and_the_management_port(start):
     started, places = start(
         *ANYWHERE, "--interval", "0.2", "--management", "tcp://127.0.0.1:0", "--console"
@@ -130,3 +114,34 @@ def test_a_place_that_is_taken_is_reported_in_one_line():
     assert done.returncode == 1
     (line,) = done.stderr.decode().splitlines()
     assert "Address already in use" in line
+
+
+ENDED = """
+import os, signal, threading, time
+from p2pmsg.statsd import Collector
+from p2pmsg.statsd.outputs.base import Output
+
+class Slow(Output):
+    name = "slow"
+    def begin(self, snapshot):
+        time.sleep(1.0)
+        print("flushed", flush=True)
+    def write(self, row):
+        pass
+
+with Collector("udp://127.0.0.1:0", exact=["ipc://{folder}/nobody"], outputs=[Slow()], interval=60):
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+"""
+
+
+@pytest.mark.long
+def test_a_close_that_ctrl_c_ended_is_finished_when_the_program_ends(tmp_path):
+    program = ENDED.replace("{folder}", str(tmp_path))
+    ended = subprocess.run(
+        [sys.executable, "-W", "always", "-c", program],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+    assert ended.stdout == "flushed\n"
+    assert ended.stderr.endswith("KeyboardInterrupt\n"), ended.stderr

@@ -134,21 +134,6 @@ def test_a_comma_in_a_tag_of_graphites_style_makes_no_second_tag():
     assert split_key(make_key(item.name, item.tags)) == ("n", item.tags)
 
 
-TELEGRAF = {
-    b"cpu,host=a,zone=b:1|c": ("cpu", ("host:a", "zone:b")),
-    b"cpu:1|c|#host:a": ("cpu", ("host:a",)),
-    b"cpu,host=a:1|c|#zone:b": ("cpu", ("host:a", "zone:b")),
-    b"cpu,host=a:1|c|@0.5|#zone:b": ("cpu", ("host:a", "zone:b")),
-    b"cpu:1|c": ("cpu", ()),
-}
-
-
-@pytest.mark.parametrize("line", TELEGRAF)
-def test_telegraf_reads_tags_in_the_name_and_after_it(line):
-    (item,) = parse_line(line, DIALECTS["telegraf"])
-    assert (item.name, item.tags, item.values) == (*TELEGRAF[line], (1.0,))
-
-
 SECTIONS = ["@0.5", "#a:b", "c:id", "T5", "e:it-false", "card:low"]
 
 
