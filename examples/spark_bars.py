@@ -1,9 +1,9 @@
 """Bars of a market feed by Spark: event-time windows with a watermark, straight from the publisher.
 
-    python examples/spark_bars.py [FEED.jsonl.gz] [--picture BARS.png]
+    python examples/spark_bars.py [FEED.jsonl.gz]
 
 Without a file it plays a random walk of 20,000 trades. A bar is final, and is given once, when the
-watermark has passed it. Needs Java 17 and `pip install 'p2pmsg[spark]'` (`plot` for the picture).
+watermark has passed it. Needs Java 17 and `pip install 'p2pmsg[spark]'`.
 """
 
 import ctrl_c
@@ -12,9 +12,8 @@ import contextlib
 import threading
 import time
 
-from arguments import parser
+from arguments import optional
 from demo.feed import random_walk, read_feed
-from demo.picture import write_picture
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
@@ -67,8 +66,8 @@ def open_session() -> SparkSession:
     return spark
 
 
-def main(path: str | None, drawing: str | None) -> None:
-    """Publish, aggregate, print, draw."""
+def main(path: str | None) -> None:
+    """Publish, aggregate, print."""
     spark = open_session()
     with p2pmsg.Publisher("tcp://127.0.0.1:0", name="feed") as publisher:
         trades = (
@@ -95,22 +94,8 @@ def main(path: str | None, drawing: str | None) -> None:
     )
     table.show(18, truncate=False)
     print(f"{table.count()} bars of {table.agg(sql.sum('trades')).first()[0]} trades")
-    if drawing is not None:
-        columns = ("open", "high", "low", "close", "volume", "trades")
-        write_picture(
-            [
-                (row.symbol, int(row.start.timestamp()) * 10**9, *(row[name] for name in columns))
-                for row in table.collect()
-            ],
-            drawing,
-        )
-        print(f"the picture is {drawing}")
     spark.stop()
 
 
 if __name__ == "__main__":
-    made = parser(__doc__)
-    made.add_argument("feed", nargs="?", help="JSON lines, gzip or plain")
-    made.add_argument("--picture", help="draw the bars: FILE.png or FILE.svg")
-    chosen = made.parse_args()
-    ctrl_c.run(main, chosen.feed, chosen.picture)
+    ctrl_c.run(main, optional(__doc__, "FEED"))

@@ -1,4 +1,4 @@
-"""A machine's load, memory and network: a StatsD client, a live table, and Spark.
+"""A machine's load and memory: a StatsD client, a live table, and Spark.
 
 The client of PyPI's `statsd` sends figures from /proc four times a second. A collector adds them
 up every half second, shows them as a table, and publishes them; Spark reads that stream and
@@ -26,35 +26,23 @@ import spark_bridge
 FIELDS = "name STRING, type STRING, count DOUBLE, rate DOUBLE, value DOUBLE, median DOUBLE"
 
 
-def read_figures() -> tuple[float, float, dict[str, tuple[int, int]]]:
-    """Return the load, the memory in use in MB, and (received, sent) bytes of each interface."""
+def read_figures() -> tuple[float, float]:
+    """Return the load, and the memory in use in MB."""
     load = float(Path("/proc/loadavg").read_text().split()[0])
-    memory = {}
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, kilobytes = line.partition(":")
-        memory[name] = int(kilobytes.split()[0]) / 1024
-    network = {}
-    for line in Path("/proc/net/dev").read_text().splitlines()[2:]:
-        name, _, columns = line.partition(":")
-        numbers = list(map(int, columns.split()))
-        network[name.strip()] = (numbers[0], numbers[8])
-    return load, memory["MemTotal"] - memory["MemAvailable"], network
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    memory = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines}
+    return load, memory["MemTotal"] - memory["MemAvailable"]
 
 
 def send_figures(host: str, port: int, stop: threading.Event) -> None:
     """Send them until it is stopped."""
     client = statsd.StatsClient(host, port, prefix="machine")
-    before = read_figures()[2]
     while not stop.wait(0.25):
         with client.timer("proc.read"):
-            load, memory, network = read_figures()
+            load, memory = read_figures()
         client.gauge("load", load)
         client.gauge("memory.used_mb", memory)
-        for name, (received, sent) in network.items():
-            old_received, old_sent = before.get(name, (received, sent))
-            client.incr(f"network.{name}.received_bytes", received - old_received)
-            client.incr(f"network.{name}.sent_bytes", sent - old_sent)
-        before = network
+        client.incr("readings")
     client.close()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from os import PathLike
 
-from .feed import FeedEvent, Trade, decode_event
+from .feed import FeedEvent
 
 WINDOW_NS = 1_000_000_000
 VOLUME_PLACES = 8
@@ -33,61 +33,24 @@ class Bar:
     trades: int
 
 
-class _Window:
-    """A bar that is being computed."""
-
-    __slots__ = ("close", "high", "low", "newest_ns", "oldest_ns", "open", "sizes")
-
-    def __init__(self, timestamp_ns: int, price: float) -> None:
-        self.oldest_ns = self.newest_ns = timestamp_ns
-        self.open = self.high = self.low = self.close = price
-        self.sizes: list[float] = []
-
-    def add(self, timestamp_ns: int, price: float, size: float) -> None:
-        # Of equal timestamps the first in the input opens and the last one closes.
-        if timestamp_ns < self.oldest_ns:
-            self.oldest_ns = timestamp_ns
-            self.open = price
-        if timestamp_ns >= self.newest_ns:
-            self.newest_ns = timestamp_ns
-            self.close = price
-        if price > self.high:
-            self.high = price
-        if price < self.low:
-            self.low = price
-        self.sizes.append(size)
-
-
 def compute_bars(events: Iterable[FeedEvent]) -> list[Bar]:
     """Compute the bars of all trades among `events`, sorted by symbol and window.
 
     Open and close go by (timestamp, order in the input), wherever in the input a trade is.
     """
-    windows: dict[tuple[str, int], _Window] = {}
-    for event in events:
-        if event.kind != "trade":
-            continue
-        trade = decode_event(event.line)
-        assert isinstance(trade, Trade)
-        timestamp_ns = event.timestamp_ns
-        key = (event.symbol, timestamp_ns - timestamp_ns % WINDOW_NS)
-        window = windows.get(key)
-        if window is None:
-            window = windows[key] = _Window(timestamp_ns, trade.price)
-        window.add(timestamp_ns, trade.price, trade.size)
-    return [
-        Bar(
-            symbol,
-            window_start_ns,
-            open=window.open,
-            high=window.high,
-            low=window.low,
-            close=window.close,
-            volume=round_volume(math.fsum(window.sizes)),
-            trades=len(window.sizes),
-        )
-        for (symbol, window_start_ns), window in sorted(windows.items(), key=lambda item: item[0])
-    ]
+    windows: dict[tuple[str, int], list[tuple[int, int, float, float]]] = {}
+    for index, event in enumerate(events):
+        if event.kind == "trade":
+            at_ns = event.timestamp_ns
+            window = windows.setdefault((event.symbol, at_ns - at_ns % WINDOW_NS), [])
+            window.append((at_ns, index, event.price, event.size))
+    bars = []
+    for (symbol, start_ns), rows in sorted(windows.items()):
+        _, _, prices, sizes = zip(*sorted(rows), strict=True)
+        volume = round_volume(math.fsum(sizes))
+        bars.append(Bar(symbol, start_ns, prices[0], max(prices), min(prices), prices[-1], volume,
+                        len(rows)))  # fmt: skip
+    return bars
 
 
 def round_volume(volume: float) -> float:

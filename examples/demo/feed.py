@@ -38,56 +38,28 @@ class FeedError(P2PError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FeedEvent:
-    """One event of a feed: `line` is the JSON text that is published, key is the symbol."""
+    """One event of a feed: a trade, or the best bid and ask, which is published and in no bar.
+
+    `line` is the JSON text that is published, and the symbol its key.
+    """
 
     kind: Literal["trade", "quote"]
-    symbol: str
-    timestamp_ns: int
-    line: bytes
+    symbol: Annotated[str, codec.Meta(min_length=1)]
+    timestamp_ns: Annotated[int, codec.Meta(ge=0, le=(1 << 63) - 1)]
+    price: float = 0.0
+    size: Annotated[float, codec.Meta(ge=0)] = 0.0
+    line: bytes = b""
 
 
-_Symbol = Annotated[str, codec.Meta(min_length=1)]
-_Timestamp = Annotated[int, codec.Meta(ge=0, le=(1 << 63) - 1)]
-_Size = Annotated[float, codec.Meta(ge=0)]
-
-
-@dataclass(kw_only=True, slots=True)
-class _Event:
-    """What trades and quotes have; fields that the demo does not need may be missing."""
-
-    kind: Literal["trade", "quote"]
-    symbol: _Symbol
-    timestamp_ns: _Timestamp
-    received_ns: _Timestamp = 0
-    id: int = 0
-
-
-@dataclass(kw_only=True, slots=True)
-class Trade(_Event):
-    """A trade."""
-
-    price: float
-    size: _Size
-    sell: bool = False
-
-
-@dataclass(kw_only=True, slots=True)
-class Quote(_Event):
-    """The best bid and ask; published, but no part of a bar."""
-
-    bid: float
-    bid_size: _Size
-    ask: float
-    ask_size: _Size
-
-
-def decode_event(line: bytes) -> Trade | Quote:
+def parse_line(line: bytes) -> FeedEvent:
     """Return the event of a line; `CodecError`: it is none."""
     fields = codec.json_decode(line)
-    is_quote = isinstance(fields, dict) and fields.get("kind") == "quote"
-    event: Trade | Quote = codec.convert(fields, Quote if is_quote else Trade)
+    event: FeedEvent = codec.convert(fields, FeedEvent)
+    if event.kind == "trade" and not fields.keys() >= {"price", "size"}:
+        raise codec.CodecError("a trade has a price and a size")
+    event.line = line
     return event
 
 
@@ -110,17 +82,11 @@ def read_feed(path: str | PathLike[str]) -> Iterator[FeedEvent]:
                     raise FeedError(name, line_number, f"longer than {LINE_BYTES_MAX} bytes")
                 line = line.strip()
                 if line:
-                    yield _parse_line(line, name, line_number)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise FeedError(name, line_number + 1, f"gzip data is damaged: {error}") from error
-
-
-def _parse_line(line: bytes, name: str, line_number: int) -> FeedEvent:
-    try:
-        event = decode_event(line)
+                    yield parse_line(line)
     except (codec.CodecError, UnicodeDecodeError) as error:
         raise FeedError(name, line_number, str(error)) from error
-    return FeedEvent(event.kind, event.symbol, event.timestamp_ns, line)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise FeedError(name, line_number + 1, f"gzip data is damaged: {error}") from error
 
 
 def random_walk(
@@ -149,16 +115,17 @@ def random_walk(
         step_cents = 1 + price_cents // 20_000
         while index < burst_end:
             price_cents = max(1, price_cents + int((draw() * 2 - 1) * (step_cents + 1)))
-            trade = Trade(
-                kind="trade",
-                symbol=symbol,
-                timestamp_ns=timestamp_ns,
-                received_ns=timestamp_ns + 100_000 + int(draw() * 900_000),
-                id=index,
-                price=price_cents / 100,
-                size=(1 + int(draw() * draw() * 500_000)) / 100_000,
-                sell=sell,
-            )
-            yield FeedEvent("trade", symbol, timestamp_ns, encode(trade))
+            price, size = price_cents / 100, (1 + int(draw() * draw() * 500_000)) / 100_000
+            fields = {
+                "kind": "trade",
+                "symbol": symbol,
+                "timestamp_ns": timestamp_ns,
+                "received_ns": timestamp_ns + 100_000 + int(draw() * 900_000),
+                "id": index,
+                "price": price,
+                "size": size,
+                "sell": sell,
+            }
+            yield FeedEvent("trade", symbol, timestamp_ns, price, size, encode(fields))
             index += 1
         prices_cents[symbol] = price_cents

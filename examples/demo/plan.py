@@ -16,11 +16,6 @@ _CUTS_MIN = 6
 """How often the slow subscriber's connection is cut at least, however short the feed is."""
 MESSAGES_PER_S_MAX = 35_000
 """A feed that would have to be faster for that takes longer."""
-_KEPT_BYTES_EXTRA = 64
-"""A message's key, timestamp and share of a frame's header, at most, in the replay buffer."""
-_REPLAY_BYTES_MIN = 64 * 2**20
-_REPLAY_BYTES_LOGGED = 2**20
-"""With a log the buffer need not hold all, and some repairs should come from the log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +41,6 @@ class Plan:
         source: the feed.
         counts: how many messages each topic gets.
         seconds: how long the publisher takes for them.
-        replay_bytes: what the publisher's buffer needs to hold all.
         endpoint: where the publisher publishes.
         log: where the publisher keeps its log; None: it has none.
 
@@ -55,7 +49,6 @@ class Plan:
     source: Source
     counts: dict[str, int]
     seconds: float
-    replay_bytes: int
     endpoint: str = "tcp://127.0.0.1:0"
     log: str | None = None
 
@@ -75,21 +68,12 @@ def make_plan(
 ) -> tuple[Plan, list[Bar]]:
     """Read the feed once: the plan, and the bars computed straight from the input."""
     counts: Counter[str] = Counter()
-    size = 0
 
     def counted() -> Iterator[FeedEvent]:
-        nonlocal size
         for event in source.events():
             counts[TOPICS[event.kind]] += 1
-            size += len(event.line) + _KEPT_BYTES_EXTRA
             yield event
 
     bars = compute_bars(counted())
-    plan = Plan(
-        source=source,
-        counts=dict(counts),
-        seconds=max(seconds, counts.total() / MESSAGES_PER_S_MAX),
-        replay_bytes=_REPLAY_BYTES_LOGGED if log else max(_REPLAY_BYTES_MIN, size + size // 4),
-        log=log,
-    )
-    return plan, bars
+    seconds = max(seconds, counts.total() / MESSAGES_PER_S_MAX)
+    return Plan(source=source, counts=dict(counts), seconds=seconds, log=log), bars

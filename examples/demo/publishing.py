@@ -16,13 +16,18 @@ STALL_S = 0.1
 """How long the slow subscriber may hold up the feed in all; after that it needs repairs."""
 _JOIN_TIMEOUT_S = 30.0
 _PACE_EVERY = 64
+_REPLAY_BYTES = 2**30
+"""Enough for all that a subscriber may have missed."""
+_REPLAY_BYTES_LOGGED = 2**20
+"""With a log the buffer need not hold all, and some repairs should come from the log."""
 _PROGRESS_S = 0.2
 
 
 def main() -> None:
     """Publish, and stay until the parent says `close`."""
     plan = codec.convert(codec.json_decode(sys.argv[1]), Plan)
-    config = PublisherConfig(replay_bytes=plan.replay_bytes, stall_timeout=STALL_S, on_full="block")
+    replay_bytes = _REPLAY_BYTES if plan.log is None else _REPLAY_BYTES_LOGGED
+    config = PublisherConfig(replay_bytes=replay_bytes, stall_timeout=STALL_S, on_full="block")
     log = LogConfig(plan.log) if plan.log is not None else None
     with Publisher(plan.endpoint, name="feed", log=log, config=config) as publisher:
         emit("ready", endpoint=publisher.endpoint)

@@ -34,7 +34,8 @@ class Lines(Progress):
         """Print a line if the last one is a second old."""
         if state.seconds - self._printed_s >= _LINE_EVERY_S:
             self._printed_s = state.seconds
-            print(progress_line(state), file=self._file, flush=True)
+            parts = [f"{state.seconds:5.1f} s", *map(" ".join, progress_rows(state)), state.faults]
+            print(" | ".join(parts), file=self._file, flush=True)
 
 
 class Live(Progress):
@@ -54,7 +55,13 @@ class Live(Progress):
 
     def update(self, state: State) -> None:
         """Show the new state."""
-        self._live.update(_live_table(state))
+        from rich.table import Table
+
+        title = f"{state.seconds:.1f} s, {state.faults}"
+        table = Table(title=title, title_justify="left", show_header=False)
+        for row in progress_rows(state):
+            table.add_row(*row)
+        self._live.update(table)
 
     def end(self) -> None:
         """Remove the table."""
@@ -87,36 +94,18 @@ def describe(plan: Plan) -> str:
     return f"playing {what} {origin} within {plan.seconds:.3g} s, so that faults occur; {fault}"
 
 
-def progress_line(state: State) -> str:
-    """Return the state as one line."""
-    parts = [f"{state.seconds:5.1f} s  published {state.published:,}"]
+def progress_rows(state: State) -> list[list[str]]:
+    """Return the state as rows: whose it is, and its counts."""
+    rows = [["published", f"{state.published:,}", f"of {state.total:,}"]]
     for name, tally in state.subscribers.items():
-        counts = f"{tally.delivered:,} delivered, {tally.repaired:,} repaired, {tally.lost:,} lost"
-        parts.append(f"{name} {counts}")
-    parts.append(state.faults)
-    rows = "" if state.spark_rows is None else f" {state.spark_rows:,} rows"
-    if state.spark_behind is not None:
-        rows += f", {state.spark_behind:,} behind"
-    parts.append(f"Spark {state.spark.partition(':')[0]}{rows}")
-    return " | ".join(parts)
-
-
-def _live_table(state: State) -> Any:
-    from rich.table import Table
-
-    table = Table(title=f"{state.seconds:.1f} s, {state.faults}", title_justify="left")
-    for title in ("", "messages", "of", "repaired", "lost"):
-        table.add_column(title, justify="right" if title else "left")
-    total = f"{state.total:,}"
-    table.add_row("published", f"{state.published:,}", total, "", "")
-    for name, tally in state.subscribers.items():
-        counts = (tally.delivered, tally.repaired, tally.lost)
-        delivered, repaired, lost = (f"{count:,}" for count in counts)
-        table.add_row(f"delivered to {name}", delivered, total, repaired, lost)
-    rows = "" if state.spark_rows is None else f"{state.spark_rows:,}"
-    behind = "" if state.spark_behind is None else f"{state.spark_behind:,} behind"
-    table.add_row(f"Spark ({state.spark.partition(':')[0]})", rows, total, behind, "")
-    return table
+        counts = {"delivered": tally.delivered, "repaired": tally.repaired, "lost": tally.lost}
+        rows.append([name, *(f"{count:,} {what}" for what, count in counts.items())])
+    rows.append([f"Spark ({state.spark.partition(':')[0]})"])
+    if state.spark_rows is not None:
+        rows[-1].append(f"{state.spark_rows:,} read")
+    if state.spark_lag is not None:
+        rows[-1].append(f"{state.spark_lag:,} not yet")
+    return rows
 
 
 def render_report(state: State, output: str | None = None) -> str:
@@ -152,18 +141,15 @@ def render_report(state: State, output: str | None = None) -> str:
 def render_bars(bars: Sequence[Bar], output: str | None = None) -> str:
     """Lay the first bars out as a table, and say how many others there are, and where."""
     titles = ("symbol", "window", "open", "high", "low", "close", "volume", "trades")
-    table = render_columns(titles, map(_bar_row, bars[:_BARS_SHOWN]), 2)
+    rows = [
+        (bar.symbol, f"{datetime.fromtimestamp(bar.window_start_ns // WINDOW_NS, UTC):%H:%M:%S}",
+         *(f"{price:.2f}" for price in (bar.open, bar.high, bar.low, bar.close)),
+         f"{bar.volume:.3f}", bar.trades)
+        for bar in bars[:_BARS_SHOWN]
+    ]  # fmt: skip
     where = f"all are in {output}" if output else "--output FILE writes all"
-    left_out = len(bars) - _BARS_SHOWN
-    more = f"… {left_out:,} more: " if left_out > 0 else ""
-    return f"{table}\n{more}{where}" if more or output else table
-
-
-def _bar_row(bar: Bar) -> tuple[str, ...]:
-    window_start = datetime.fromtimestamp(bar.window_start_ns // WINDOW_NS, UTC)
-    prices = (f"{price:.2f}" for price in (bar.open, bar.high, bar.low, bar.close))
-    volume, trades = f"{bar.volume:.3f}", f"{bar.trades:,}"
-    return bar.symbol, f"{window_start:%H:%M:%S}", *prices, volume, trades
+    more = f"… {max(0, len(bars) - _BARS_SHOWN):,} more: {where}"
+    return f"{render_columns(titles, rows, 2)}\n{more}"
 
 
 def summarize(state: State) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The demo's Spark process: one-second bars of a market feed.
 
 Each message's value is one JSON line. Standard output has
-JSON lines only: `ready`, `progress` now and then, and `result` at the end.
+JSON lines only: `progress` now and then, and `result` at the end.
 
 The same aggregation counts the messages, so that the count is part of Spark's exactly-once state: a
 message that was read twice, or not at all, would show.
@@ -10,13 +10,9 @@ message that was read twice, or not at all, would show.
 import argparse
 import json
 import os
-import shutil
-import signal
 import sys
 import tempfile
-import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import spark_bridge
@@ -115,7 +111,7 @@ def start(
         spark.readStream.format("p2pmsg")
         .option("peers", arguments.peers)
         .option("subscribe", arguments.topics)
-        .option("startingOffsets", arguments.starting_offsets)
+        .option("startingOffsets", "earliest")
         .load()
     )
     return (
@@ -127,37 +123,22 @@ def start(
     )
 
 
-def follow(
-    query: "StreamingQuery",
-    result: Result,
-    arguments: argparse.Namespace,
-    pinned: Path,
-    ended: threading.Event,
-) -> int:
-    """Report progress until all rows are there, or none come any more; returns the exit status."""
+def follow(query: "StreamingQuery", result: Result, arguments: argparse.Namespace) -> bool:
+    """Report progress until all rows are there, or none come any more; return whether all are."""
     begun = came = time.monotonic()
-    reported, reported_batch = 0, None
-    ready = False
-    while not ended.wait(_POLL_SECONDS):
+    reported = None
+    while result.rows < arguments.expected_rows:
+        time.sleep(_POLL_SECONDS)
         if not query.isActive:
-            error = query.exception()
-            _say(f"the query has ended: {error}" if error else "the query has ended")
-            return EXIT_TIMEOUT
-        if not ready and pinned.exists():
-            ready, came = True, time.monotonic()
-            _emit(event="ready")
-        rows = result.rows
-        if rows != reported:
-            reported, came = rows, time.monotonic()
-            _emit(event="progress", rows=rows)
-        lag = spark_bridge.lag_of(query.lastProgress or {}) if reported else None
-        if lag is not None and lag.batch != reported_batch:
-            reported_batch = lag.batch
-            _emit(event="lag", behind=sum(lag.streams.values()), line=str(lag))
-        if ready and rows >= arguments.expected_rows:
-            break
+            _say(f"the query has ended: {query.exception()}")
+            return False
+        found = spark_bridge.lag_of(query.lastProgress or {})
+        lag = None if found is None else sum(found.streams.values())
+        if (result.rows, lag) != reported:
+            reported, came = (result.rows, lag), time.monotonic()
+            _emit(event="progress", rows=result.rows, lag=lag)
         if time.monotonic() - came > arguments.timeout:
-            came_rows = f"{rows} of {arguments.expected_rows} rows came"
+            came_rows = f"{result.rows} of {arguments.expected_rows} rows came"
             _say(f"{came_rows}, and none for {arguments.timeout} s")
             break
     seconds = time.monotonic() - begun
@@ -169,53 +150,31 @@ def follow(
             _say(f"no picture: {error}")
     # Last: after the result the parent waits for nothing more, and may end this process.
     _emit(event="result", rows=rows, seconds=round(seconds, 3), bars=bars)
-    return 0 if rows >= arguments.expected_rows else EXIT_TIMEOUT
+    return rows >= arguments.expected_rows
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     """Run; returns the exit status."""
-    parsed = _parse(arguments)
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: _end(ended))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", required=True, help="endpoints, separated by commas")
+    parser.add_argument("--topics", default="trades", help="topics, separated by commas")
+    parser.add_argument("--expected-rows", type=int, required=True, help="stop when so many came")
+    parser.add_argument("--timeout", type=float, default=60.0, help="stop when so long none came")
+    parser.add_argument("--picture", help="draw the bars into this file (.png or .svg)")
+    arguments = parser.parse_args()
     try:
         spark_bridge.require_spark()
     except ImportError as error:
         _say(str(error))
         return EXIT_MISSING
-    checkpoint = tempfile.mkdtemp(prefix="p2pmsg-bars-")
-    try:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as checkpoint:
         spark = open_session()
         result = Result()
-        query = start(spark, parsed, result, checkpoint)
-        # Spark's log of offsets: once the first is in it, the start stands.
-        pinned = Path(checkpoint, "offsets", "0")
-        status = follow(query, result, parsed, pinned, ended)
-        _silence()
+        query = start(spark, arguments, result, checkpoint)
+        is_whole = follow(query, result, arguments)
         query.stop()
         spark.stop()
-        return status
-    finally:
-        shutil.rmtree(checkpoint, ignore_errors=True)
-
-
-def _end(ended: threading.Event) -> None:
-    if ended.is_set():
-        os.kill(os.getpid(), signal.SIGKILL)  # the second signal
-    ended.set()
-
-
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peers", required=True, help="endpoints, separated by commas")
-    parser.add_argument("--topics", default="trades", help="topics, separated by commas")
-    parser.add_argument("--expected-rows", type=int, required=True, help="stop when so many came")
-    patience = "stop when no row came for so many seconds"
-    parser.add_argument("--timeout", type=float, default=60.0, help=patience)
-    starts = ("latest", "earliest")
-    parser.add_argument("--starting-offsets", choices=starts, default="latest", help="the start")
-    parser.add_argument("--picture", help="draw the bars into this file (.png or .svg)")
-    return parser.parse_args(arguments)
+    return 0 if is_whole else EXIT_TIMEOUT
 
 
 def _emit(**fields: Any) -> None:
@@ -224,13 +183,6 @@ def _emit(**fields: Any) -> None:
 
 def _say(text: str) -> None:
     print(f"p2pmsg bars: {text}", file=sys.stderr, flush=True)
-
-
-def _silence() -> None:
-    """Discard what Spark prints while it ends."""
-    sys.stderr.flush()
-    with Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stderr.fileno())
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from p2pmsg.testing.kernel_loss import lose_datagrams
 
 from .bars import compute_bars
 from .child import emit
-from .feed import FeedEvent
+from .feed import FeedEvent, parse_line
 from .plan import TOPICS
 
 _SLOW_COUNT, _SLOW_PAUSE_S = 64, 0.02
@@ -26,7 +26,6 @@ _REPAIR_TIMEOUT_S = 60.0
 """Longer than the publisher takes to start again on its log, on a slow and busy machine, too; but
 not as long as the demo waits for any change."""
 _PROGRESS_S = 0.2
-_KINDS = {topic: kind for kind, topic in TOPICS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,9 +156,7 @@ def receive_all(
             if slow_until_s is None:
                 slow_until_s = time.monotonic() + role.slow_seconds
             check.note(batch)
-            for message in batch:
-                kind = _KINDS[message.topic]
-                yield FeedEvent(kind, message.key or "", message.timestamp_ns, message.value)  # type: ignore[arg-type]
+            yield from map(parse_line, batch.values)
             if is_slow:
                 time.sleep(_SLOW_PAUSE_S)
         if time.monotonic() - reported_s >= _PROGRESS_S:

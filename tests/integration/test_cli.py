@@ -16,7 +16,6 @@ from tests.integration.commands import (
     eventually,
     run,
     run_here,
-    without_waiting,
 )
 
 LOOPBACK = "tcp://127.0.0.1:0"
@@ -224,14 +223,6 @@ def test_a_full_disk_is_reported_in_one_line(start, make_publisher):
     assert sub.errors() == "p2pmsg sub: No space left on device\n"
 
 
-def assert_ended(ended, how):
-    number, status = ENDINGS[how]
-    ended.process.send_signal(number)
-    assert ended.wait(60) == status
-    assert without_waiting(ended.errors()) == ""
-    assert eventually(lambda: not ended.processes())
-
-
 @pytest.mark.parametrize("how", ENDINGS)
 def test_sub_ends_by_a_signal_and_still_prints_its_ledger(how, start, make_publisher):
     publisher = make_publisher(name="feed")
@@ -245,16 +236,6 @@ def test_sub_ends_by_a_signal_and_still_prints_its_ledger(how, start, make_publi
 
     assert sub.wait(60) == (status if number == signal.SIGINT else 0)
     assert sub.errors().splitlines()[1].split() == ["t", "feed", "1", "1", "0", "0"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("how", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.long)])
-def test_pub_ends_by_a_signal_while_it_waits_for_subscribers(how, start, endpoint):
-    pub = start("pub", endpoint, "t")
-    said = f"p2pmsg pub: waiting for 1 subscriber at {endpoint}\n"
-    eventually(lambda: pub.errors() == said)
-
-    assert_ended(pub, how)
 
 
 def test_respond_answers_with_what_a_command_prints(start, endpoint):

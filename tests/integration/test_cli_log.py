@@ -184,15 +184,6 @@ def test_repair_keeps_what_is_intact(log):
     assert len(messages) - len(trades) == 50
 
 
-def test_repair_of_a_streams_name(log):
-    log.flip(log.session.to_bytes(8, "big") + b"quotes.btc")
-    ended = run_here("log", "repair", log.path)
-    assert ended.returncode == 1
-    assert b"the frame's checksum is wrong" in ended.stdout
-    assert len(dump(log, "quotes.btc")) == 50
-    assert len(dump(log, "trades")) == 1000
-
-
 def test_repair_refuses_a_log_that_is_in_use_and_mends_the_log_of_a_queue(tmp_path):
     with p2pmsg.Pusher("tcp://127.0.0.1:0", log=tmp_path) as pusher:
         for number in range(100):
@@ -216,24 +207,6 @@ def test_repair_refuses_a_log_that_is_in_use_and_mends_the_log_of_a_queue(tmp_pa
                 with puller.receive(timeout=60) as job:
                     got.add(job.value)
     assert got == {f"job {number}" for number in range(100)} - {"job 50"} | {"next"}
-
-
-def test_verify_goes_on_after_a_header_that_is_damaged(log):
-    (path,) = (path for path in log.files() if path.suffix == ".log")
-    data = bytearray(path.read_bytes())
-    data[3] ^= 1
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-    ended = run_here("log", "verify", log.path)
-    first, second, *_ = ended.stdout.decode().splitlines()
-    assert ended.returncode == 1
-    assert first == f"{path}:0: it is not a segment of a log"
-    name, at, _ = second.split(":", 2)
-    assert (name, 0 < int(at) <= len(data) // 2) == (str(path), True)
-    dumped = run_here("log", "dump", log.path)
-    assert (dumped.returncode, dumped.stdout) == (1, b"")
-    assert b"it is not a segment of a log" in dumped.stderr
 
 
 def test_a_last_segment_that_was_cut_is_missed(log, endpoint):

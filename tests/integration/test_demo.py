@@ -123,30 +123,6 @@ def test_on_a_terminal_the_last_screen_is_the_result():
     assert lines[-1] == "the bars are equal to those computed straight from the input"
 
 
-def without(folder, *packages):
-    """Return an environment in which packages are not found, as where they are not installed."""
-    text = f"""
-import importlib.machinery
-found = importlib.machinery.PathFinder.find_spec
-def find_spec(name, path=None, target=None):
-    return None if name.partition(".")[0] in {packages!r} else found(name, path, target)
-importlib.machinery.PathFinder.find_spec = find_spec
-"""
-    (folder / "sitecustomize.py").write_text(text)
-    return os.environ | {"PYTHONPATH": str(folder)}
-
-
-@pytest.mark.long
-def test_the_demo_runs_all_but_spark_without_the_extras(tmp_path):
-    env = without(tmp_path, "rich", "pyspark", "pyarrow", "matplotlib")
-    ended = run("demo", "--trades", "2000", "--json", *SHORT, env=env)
-
-    assert ended.returncode == 0, ended.stderr
-    assert_good(json.loads(ended.stdout), 2000)
-    (spark,) = ended.stderr.decode().splitlines()
-    assert "pip install 'p2pmsg[spark]'" in spark
-
-
 @pytest.mark.long
 @MARKETS
 def test_the_demo_over_a_market_without_spark(find, tmp_path):

@@ -83,22 +83,6 @@ def test_it_goes_on_where_it_was_at_a_gateway_that_has_read_less(publisher, make
             assert sequences(events.messages(1)) == [150]
 
 
-def test_a_stream_that_the_gateway_does_not_know_yet_is_not_given_up(publisher):
-    with serving(publisher.endpoint) as (first, _), serving(publisher.endpoint) as (second, slow):
-        publisher.wait_for_subscribers(2, timeout=60)
-        eventually(lambda: slow.stats().connected == 1)
-        stall = Stall(slow)
-        publisher.publish("other", 0)
-        eventually(lambda: slow.stats().messages == 1)
-        place = place_of(first, "/topics/a", lambda: publisher.publish("a", 0), 1)
-        with begin(second, "/topics/a", place) as events:
-            publisher.publish("a", 1)
-            stall.end()
-            assert sequences(events.messages(1)) == [1]
-            publisher.publish("a", 2)
-            assert sequences(events.messages(1)) == [2]
-
-
 def test_a_publisher_that_is_really_at_an_earlier_place_is_reported(make_publisher, tmp_path):
     log, endpoint = LogConfig(tmp_path / "log"), lasting_endpoint()
     publisher = make_publisher(endpoint, log=log)

@@ -1,16 +1,12 @@
-import io
 from dataclasses import replace
 
 import pytest
 
-from examples.demo.bars import WINDOW_NS, Bar
-from examples.demo.plan import Plan, Source
+from examples.demo.bars import Bar
 from examples.demo.report import (
-    Lines,
-    render_bars,
     render_report,
 )
-from examples.demo.run import State, first_difference, ledger_errors
+from examples.demo.run import State, ledger_errors
 from examples.demo.subscribing import SequenceCheck, Tally
 from p2pmsg.message import MessageBatch
 
@@ -42,15 +38,6 @@ def test_sequences_alone_show_duplicates_and_holes(runs, counts):
     assert (check.seen, check.duplicates, check.missing) == counts
 
 
-def test_streams_are_checked_apart():
-    check = SequenceCheck()
-
-    for topic, session in (("a", 1), ("b", 1), ("a", 2)):
-        check.note(batch(0, 2, topic, session))
-
-    assert (check.seen, check.duplicates, check.missing) == (6, 0, 0)
-
-
 GOOD = Tally(published=10, delivered=10, seen=10)
 LEDGERS = {
     "good": ({}, 0),
@@ -69,67 +56,12 @@ def test_a_ledger_is_judged(changes, count):
     assert len(ledger_errors(replace(GOOD, **changes), 10)) == count
 
 
-DIFFERENCES = {
-    "equal": ([BAR], [BAR], None),
-    "both empty": ([], [], None),
-    "another value": ([BAR, LATER], [OTHER, LATER], "close=2.5"),
-    "one too few": ([BAR, LATER], [BAR], "got None"),
-    "one too many": ([BAR], [BAR, LATER], "expected None"),
-}
-
-
-@pytest.mark.parametrize(("expected", "got", "says"), DIFFERENCES.values(), ids=DIFFERENCES)
-def test_the_first_difference_of_bars_is_named(expected, got, says):
-    difference = first_difference(expected, got)
-
-    assert difference is None if says is None else says in difference
-
-
 def make_state(**changes):
     state = State(
         total=10, expected=[BAR], published=10, seconds=2.5, cuts=2, spark="done", spark_rows=10,
         bars=[BAR], bars_equal=True, subscribers={"fast": GOOD, "slow": GOOD},
     )  # fmt: skip
     return replace(state, **changes)
-
-
-def test_the_report_says_what_does_not_hold():
-    bad = replace(GOOD, delivered=9)
-    report = render_report(make_state(subscribers={"fast": bad}, bars_equal=False))
-
-    assert "DOES NOT BALANCE" in report
-    assert "NOT EQUAL" in report
-
-
-def test_progress_is_a_line_a_second():
-    file = io.StringIO()
-    progress = Lines(file)
-    plan = Plan(source=Source(), counts={"trades": 10}, seconds=6.0, replay_bytes=1)
-
-    progress.begin(plan)
-    for seconds in (0.4, 0.8, 1.2, 1.6, 2.0, 2.4):
-        progress.update(make_state(seconds=seconds))
-    progress.end()
-
-    lines = file.getvalue().splitlines()
-    assert "within 6 s" in lines[0]
-    assert len(lines) == 3
-    assert "published 10" in lines[1]
-    assert "0 datagrams dropped by the kernel" in lines[1]
-
-
-def bar(symbol, window=0, high=2.5):
-    return Bar(symbol, window * WINDOW_NS, 1.0, high, 0.5, 2.0, 3.25, 4)
-
-
-@pytest.mark.parametrize(
-    ("output", "where"), [(None, "--output FILE writes all"), ("b.csv", "all are in b.csv")]
-)
-def test_a_long_table_of_bars_shows_five_and_says_where_the_rest_is(output, where):
-    lines = render_bars([bar("A", window) for window in range(2_005)], output).splitlines()
-
-    assert [line.split()[1] for line in lines[1:-1]] == [f"00:00:0{second}" for second in range(5)]
-    assert lines[-1] == f"… 2,000 more: {where}"
 
 
 def test_the_report_fits_on_a_small_terminal():

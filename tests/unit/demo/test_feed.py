@@ -57,7 +57,7 @@ MALFORMED = {
     "price is text": trade_line(price="10.25"),
     "negative size": trade_line(size=-1),
     "timestamp past 64 bits": trade_line(timestamp_ns=2**63),
-    "quote without ask": QUOTE_LINE.replace(b'"ask"', b'"task"'),
+    "no price": trade_line(price=None),
     "too long": TRADE_LINE[:-1] + b" " * LINE_BYTES_MAX + b"}",
 }
 
