@@ -105,8 +105,6 @@ class Channel:
         now_ns = time.monotonic_ns()
         for letter in letters.all("parked"):
             self._restore(letter, now_ns)
-        for letter_id in (*letters.ids("dead"), *letters.ids("asked")):
-            self._core.know(letter_id)
         self._core.stopped = letters.stopped
         if self._core.stopped is not None:
             _log.warning("webhook %s: stopped: %s", self._endpoint.name, self._core.stopped)
@@ -408,7 +406,6 @@ class Channel:
                 continue
             now_ns = time.monotonic_ns()
             for letter in again:
-                self._core.forget(letter.id)
                 self._restore(letter, now_ns)
             if again:
                 self._pump()

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from random import Random
 from typing import Any, Final, Literal
 
-from p2pmsg.webhooks.rules import DeliveryRules
+from p2pmsg.checks import check, check_fields
 from p2pmsg.webhooks.stats import EndpointStats
 
 _S: Final = 1_000_000_000
@@ -43,6 +43,44 @@ _PROBE_MAX_S: Final = 300.0
 """The longest time between two: an endpoint that comes back is found within five minutes."""
 _WINDOW_BYTES: Final = 64 * 2**20
 _PARKED_BYTES: Final = 64 * 2**20
+
+
+Order = Literal["stream", "key", "none"]
+ORDERS: Final = ("stream", "key", "none")
+STANDARD_DELAYS: Final = (
+    0.0, 5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0,
+)  # fmt: skip
+"""Standard Webhooks' schedule: at once, after 5 s, 5 min, 30 min, 2, 5, 10, 14, 20 and 24 h."""
+_DELAYS_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryRules:
+    """The rules of one delivery; times in seconds.
+
+    Attributes:
+        order: what waits for the message before it: those of its stream, of its key, or none.
+        concurrency: requests under way at once.
+        batch_max: messages of one request.
+        rate: requests a second at most; None: not limited.
+        retry: how long to wait before each attempt.
+        window: messages in memory that are not delivered; the publisher's log has the others.
+        parked_max: messages that failed and wait on this machine's disk, so that others go on.
+
+    """
+
+    order: Order = "stream"
+    concurrency: int = 1
+    batch_max: int = 1
+    rate: float | None = None
+    retry: Sequence[float] = STANDARD_DELAYS
+    window: int = 1000
+    parked_max: int = 10_000
+
+    def __post_init__(self) -> None:
+        check_fields(self, concurrency=1, rate=0.001)
+        ok = 1 <= len(self.retry) <= _DELAYS_MAX
+        check("retry", self.retry, ok, f"1 to {_DELAYS_MAX} times in seconds")
 
 
 class State(Enum):
@@ -161,7 +199,6 @@ class Delivery:
         self._heap: list[tuple[int, int, Item]] = []
         self._unacknowledged: dict[Hashable, deque[Item]] = {}
         self._committable: dict[Hashable, Item] = {}
-        self._known: dict[str, None] = {}
         self._streak = 0
         self._hold_ns = self._next_ns = self._probe_ns = 0
         self._cooldown_s = 0.0
@@ -175,13 +212,9 @@ class Delivery:
         return max(0, self._rules.window - self.held)
 
     def offer(self, item: Item, now_ns: int) -> None:
-        """Take a message, the next one of its stream; one whose letter is known is acknowledged."""
+        """Take a message, the next one of its stream."""
         self.stats.received += 1
         self._unacknowledged.setdefault(item.stream, deque()).append(item)
-        if item.id in self._known:
-            item.state = State.DONE
-            self._acknowledge(item)
-            return
         self.held += 1
         self.held_bytes += item.size
         self._enqueue(item, now_ns)
@@ -191,22 +224,11 @@ class Delivery:
 
     def restore(self, item: Item, now_ns: int, attempts: int = 0) -> None:
         """Take a message whose letter is on the disk: one that was parked, or is sent again."""
-        if item.id in self._known:
-            return
-        self._known[item.id] = None
         item.is_parked = item.is_acknowledged = True
         item.attempts = min(attempts, len(self._rules.retry) - 1)
         self.parked += 1
         self.parked_bytes += item.size
         self._enqueue(item, now_ns)
-
-    def know(self, letter_id: str) -> None:
-        """Note that a dead letter is on the disk, so that its message is not sent again."""
-        self._known[letter_id] = None
-
-    def forget(self, letter_id: str) -> None:
-        """Note that a dead letter is not there any more."""
-        self._known.pop(letter_id, None)
 
     def take(self, now_ns: int) -> list[Item]:
         """Return the messages of the next request, or none where there is nothing to do now."""
@@ -283,13 +305,11 @@ class Delivery:
         if effect.kind == "dead":
             self.stats.dead += 1
             self._finish(item, now_ns)
-            self._known[item.id] = None
             return
         item.is_parking = False
         if item.state is State.DONE:  # it was delivered meanwhile
             self.effects.append(Effect("unpark", item))
             return
-        self._known[item.id] = None
         item.is_parked = True
         self.held -= 1
         self.held_bytes -= item.size
@@ -375,9 +395,7 @@ class Delivery:
         if item.is_parked or item.is_parking:
             self.parked -= 1
             self.parked_bytes -= item.size
-        if item.is_parked:
-            self._known.pop(item.id, None)
-        else:
+        if not item.is_parked:
             self.held -= 1
             self.held_bytes -= item.size
         self._acknowledge(item)

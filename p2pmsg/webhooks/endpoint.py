@@ -15,8 +15,8 @@ from p2pmsg.webhooks.addresses import (
     check_address,
     parse_networks,
 )
+from p2pmsg.webhooks.delivery import STANDARD_DELAYS, DeliveryRules, Order
 from p2pmsg.webhooks.formats import Format
-from p2pmsg.webhooks.rules import STANDARD_DELAYS, DeliveryRules, Order
 from p2pmsg.webhooks.signatures import Secret, secrets_of, signers
 from transports.hiding import hiding
 

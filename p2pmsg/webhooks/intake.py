@@ -16,7 +16,7 @@ from p2pmsg.trouble import Rarely
 from p2pmsg.webhooks.asgi import Application, Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.events import Hook, events_of
 from p2pmsg.webhooks.publishing import AnyPublisher, Publishing, refusal
-from p2pmsg.webhooks.readying import TYPE, Ready, Readying, Topic
+from p2pmsg.webhooks.readying import TYPE, Topic, check_readied, readied
 from p2pmsg.webhooks.schemes import Proof, RejectedError, Scheme, make_verify
 from p2pmsg.webhooks.seen import SeenIds
 from p2pmsg.webhooks.signatures import Secret
@@ -104,13 +104,17 @@ def receive(
     return Intake(
         publisher,
         make_verify(scheme, secrets),
-        Readying(topic, key or _partition_key, config),
+        (topic, key or _partition_key),
         SeenIds(seen, time.time()),
         body_bytes_max,
         Limits(rate, client_rate),
         tuple(origins),
         (health_path, metrics_path),
     )
+
+
+Event = tuple[str, dict[str, Any]]
+"""By what it is taken once, or empty; and what `publish` is called with."""
 
 
 class Limits:
@@ -150,7 +154,7 @@ class Intake(Application):
         self,
         publisher: AnyPublisher,
         verify: Callable[[Mapping[str, str], bytes, float], Proof],
-        readying: Readying,
+        naming: tuple[Topic, Callable[[Hook], str | None]],
         seen: SeenIds,
         body_bytes_max: int,
         limits: Limits,
@@ -160,7 +164,7 @@ class Intake(Application):
         super().__init__()
         self._publisher: Any = publisher
         self._verify = verify
-        self._readying = readying
+        self._topic, self._key = naming
         self._seen = seen
         self._body_bytes_max = body_bytes_max
         self._limits = limits
@@ -226,7 +230,8 @@ class Intake(Application):
         self._limits.check(str(client[0]) if client else "", time.monotonic_ns())
         body = await read_body(headers, receive, self._body_bytes_max, _BODY_S)
         proof = self._verify(headers, body, time.time())
-        events = [self._readying.ready(each) for each in events_of(headers, body, proof, path)]
+        hooks = events_of(headers, body, proof, path)
+        events = [(each.seen_as, readied(each, self._topic, self._key)) for each in hooks]
         self._check(events)
         await self._take(events)
         self._bytes += len(body)
@@ -242,29 +247,28 @@ class Intake(Application):
             found["webhook-allowed-rate"] = str(self._limits.rate * 60)
         return found
 
-    def _check(self, events: Sequence[Ready]) -> None:
+    def _check(self, events: Sequence[Event]) -> None:
         """Have all published or none: what `publish` would refuse is found before the first."""
         if len(events) < 2:
             return
         try:
-            for each in events:
-                self._readying.check(each)
+            for _, ready in events:
+                check_readied(ready, getattr(self._publisher, "config", None))
         except MessageError as error:
             raise refusal(error) from error
 
-    async def _take(self, events: Sequence[Ready]) -> None:
+    async def _take(self, events: Sequence[Event]) -> None:
         """Publish what is new; what another request brings just now is refused for a second."""
         names: set[str] = set()
-        new: list[Ready] = []
+        new: list[Event] = []
         # Without the lock, under which the file is written: the loop waits for no disk.
-        for each in events:
-            name = each.event.seen_as
+        for name, ready in events:
             if name in self._taking:
-                raise RejectedError(503, "busy", f"{each.event.id!r} is just being taken", 1)
+                raise RejectedError(503, "busy", f"{name!r} is just being taken", 1)
             if name and (name in names or self._seen.has(name, time.time())):
                 self.duplicates += 1
                 continue
-            new.append(each)
+            new.append((name, ready))
             if name:
                 names.add(name)
         if not new:
@@ -278,24 +282,18 @@ class Intake(Application):
         finally:
             self._taking -= names
 
-    def _publish(self, events: Sequence[Ready]) -> None:
+    def _publish(self, events: Sequence[Event]) -> None:
         """Publish events, and note each, if it is then in the log."""
-        for each in events:
-            self._publisher.publish(
-                each.topic,
-                each.event.value,
-                key=each.key,
-                timestamp_ns=each.event.timestamp_ns,
-                headers=each.headers,
-            )
+        for event in events:
+            self._publisher.publish(**event[1])
             if not self._publishing.is_async:
-                self._note([each])
+                self._note([event])
 
-    def _note(self, events: Sequence[Ready]) -> None:
+    def _note(self, events: Sequence[Event]) -> None:
         with self._lock:
             self.published += len(events)
-            for each in events:
-                if name := each.event.seen_as:
+            for name, _ in events:
+                if name:
                     self._seen.add(name, time.time())
 
     def _unhealthy(self) -> str | None:

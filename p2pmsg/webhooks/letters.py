@@ -118,11 +118,6 @@ class Letters:
         )
         return [Letter(**codec.decode(record) | {"why": why}) for (record,) in found]
 
-    def ids(self, why: Why) -> list[str]:
-        """Return the ids of those that are there for a reason, in their order."""
-        found = self._do("SELECT id FROM letters WHERE why=? ORDER BY rowid", why)
-        return [row[0] for row in found]
-
     def count(self, why: Why) -> int:
         """Return how many are there for a reason."""
         return int(self._do("SELECT count(*) FROM letters WHERE why=?", why).fetchone()[0])

@@ -1,7 +1,6 @@
 """From an event to what `publish` is called with; and whether that will take it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from p2pmsg import codec
@@ -31,83 +30,66 @@ def message_bytes_of(body_bytes: int) -> int:
     return min(_GROWTH * body_bytes + _HEADERS_BYTES, 2**31 - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """An event with the topic, key and headers under which it is published."""
-
-    event: Hook
-    topic: str
-    key: str | None
-    headers: dict[str, Any] | None
-
-
-class Readying:
-    """Finds topics, keys and headers, and checks them.
+def readied(event: Hook, topic: Topic, key: Callable[[Hook], str | None]) -> dict[str, Any]:
+    """Return what `publish` is called with for an event, by name.
 
     Args:
+        event: the event.
         topic: a topic in which `{type}` stands for the event's type, or a function.
         key: returns a message's key.
+
+    Raises:
+        RejectedError: the topic is none, which is the request's fault.
+        Others: as the functions raise.
+
+    """
+    name = topic(event) if callable(topic) else topic.replace(TYPE, event.type or "unknown")
+    if not isinstance(name, str):
+        raise TypeError(f"topic= returned no str, but {name!r}")
+    try:
+        check_topic(name)
+    except MessageError as error:
+        raise RejectedError(400, "topic", str(error)) from error
+    found = key(event)
+    if found is not None and not isinstance(found, str):
+        raise TypeError(f"key= returned no str and not None, but {found!r}")
+    headers = {
+        "webhook-id": event.id,
+        "webhook-type": event.type,
+        "source": str(event.attributes.get("source", "")),
+    }
+    given = {name: text for name, text in headers.items() if text}
+    return {
+        "topic": name, "value": event.value, "key": found, "timestamp_ns": event.timestamp_ns,
+        "headers": given or None,
+    }  # fmt: skip
+
+
+def check_readied(ready: dict[str, Any], config: PublisherConfig | None) -> None:
+    """Raise `MessageError` where `publish` would, and where it is close to the limit.
+
+    Args:
+        ready: what it is to be called with.
         config: the publisher's; None: not known.
 
     """
-
-    def __init__(
-        self,
-        topic: Topic,
-        key: Callable[[Hook], str | None],
-        config: PublisherConfig | None,
-    ) -> None:
-        self._topic = topic
-        self._key = key
-        self._bytes_max = None if config is None else config.message_bytes_max
-        self._enc_hook = None if config is None else config.enc_hook
-
-    def ready(self, event: Hook) -> Ready:
-        """Return an event with its topic and key.
-
-        Raises:
-            RejectedError: the topic is none, which is the request's fault.
-            Others: as the functions raise.
-
-        """
-        topic = self._topic
-        name = topic(event) if callable(topic) else topic.replace(TYPE, event.type or "unknown")
-        if not isinstance(name, str):
-            raise TypeError(f"topic= returned no str, but {name!r}")
-        try:
-            check_topic(name)
-        except MessageError as error:
-            raise RejectedError(400, "topic", str(error)) from error
-        headers = {
-            "webhook-id": event.id,
-            "webhook-type": event.type,
-            "source": str(event.attributes.get("source", "")),
-        }
-        given = {name: text for name, text in headers.items() if text}
-        key = self._key(event)
-        if key is not None and not isinstance(key, str):
-            raise TypeError(f"key= returned no str and not None, but {key!r}")
-        return Ready(event, name, key, given or None)
-
-    def check(self, ready: Ready) -> None:
-        """Raise `MessageError` where `publish` would, and where it is close to the limit."""
-        size = _COLUMNS_BYTES + len(_packed(ready.event.value, self._enc_hook))
-        if (timestamp_ns := ready.event.timestamp_ns) is not None:
-            check_timestamp(timestamp_ns)
-        if (key := check_key(ready.key)) is not None:
-            size += _KEY_BYTES * len(key)
-        if (headers := pack_headers(ready.headers)) is not None:
-            size += memoryview(headers).nbytes
-        if self._bytes_max is not None and size > self._bytes_max:
-            raise MessageTooLargeError("message", size, self._bytes_max)
+    size = _COLUMNS_BYTES + len(_packed(ready["value"]))
+    if ready["timestamp_ns"] is not None:
+        check_timestamp(ready["timestamp_ns"])
+    if (key := check_key(ready["key"])) is not None:
+        size += _KEY_BYTES * len(key)
+    if (headers := pack_headers(ready["headers"])) is not None:
+        size += memoryview(headers).nbytes
+    if config is not None and size > config.message_bytes_max:
+        raise MessageTooLargeError("message", size, config.message_bytes_max)
 
 
-def _packed(value: Any, enc_hook: Callable[[Any], Any] | None) -> bytes:
+def _packed(value: Any) -> bytes:
     packed = codec.packed_if_plain(value)
     if packed is not None:
         return packed
     try:
-        return codec.encode(codec.prepare(value, enc_hook))
+        return codec.encode(codec.prepare(value, None))
     except MessageError:
         raise
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

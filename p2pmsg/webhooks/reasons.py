@@ -67,20 +67,10 @@ class Reasons:
         number = (getattr(cause, "errno", None) or 0) if not is_ssl else 0
         if number in errno.errorcode:  # not of a name that cannot be looked up
             return f"the connection failed: {os.strerror(number)}"
-        said = self.short(_NUMBER.sub("", _text_of(error, cause)))
+        # Texts of the system, of TLS and of the resolver have the host alone; aiohttp's may not.
+        is_known = cause is not error or is_ssl
+        said = self.short(_NUMBER.sub("", str(cause))) if is_known else ""
         return f"{type(error).__name__}: {said}" if said else type(error).__name__
-
-
-def _text_of(error: BaseException, cause: BaseException) -> str:
-    """Return what an error says, if no URL is in it; aiohttp's own texts may have it."""
-    if cause is not error or isinstance(error, ssl.SSLError):
-        return str(cause)  # of the system, of TLS or of the resolver: these know the host alone
-    message = getattr(error, "message", None)
-    if isinstance(message, str):
-        return message  # of the parser: what the endpoint sent
-    if hasattr(error, "description"):
-        return str(error.description or "the URL is not valid")
-    return "the connection failed" if isinstance(error, OSError) else ""
 
 
 def _parts(endpoint: Endpoint) -> Iterator[str]:
