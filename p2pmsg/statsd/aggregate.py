@@ -46,8 +46,6 @@ BATCH_BYTES = 256 * 1024
 little a line, and their arrays stay in the processor's cache."""
 _PADDING = bytes(PAD_BYTES)
 _HANDLER_MASK = (1 << HANDLER_BITS) - 1
-_PARSED_MAX = 4096
-"""Parsed lines kept with their items, since identical ones come again and again."""
 _BAD_KEPT = 20
 _EVENTS_MAX = 10_000
 _TIMED_MAX = 100_000
@@ -96,7 +94,6 @@ class Aggregator:
         self._events: list[Event | ServiceCheck] = []
         self._templates = LineTemplates(4 * self.config.names_max)
         self._keys = CodeKeys(random.SystemRandom().getrandbits(256) if seed is None else seed)
-        self._parsed: dict[bytes, list[Item]] = {}
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._gauge_changes: list[_GaugeChange] = []
@@ -254,18 +251,9 @@ class Aggregator:
     # --------------------------------------------------------------------- lines read one by one
 
     def _parse_lines(self, data: bytes, columns: Columns, lines: Places) -> None:
-        parsed, dialect = self._parsed, self.config.dialect
         starts, ends = columns.starts[lines].tolist(), columns.ends[lines].tolist()
         for number, start, end in zip(lines.tolist(), starts, ends, strict=True):
-            line = data[start:end]
-            items = parsed.get(line)
-            if items is None:
-                items = parse_line(line, dialect)
-                if len(parsed) >= _PARSED_MAX:
-                    parsed.clear()
-                if len(line) < 1024:
-                    parsed[line] = items
-            for item in items:
+            for item in parse_line(data[start:end], self.config.dialect):
                 self._take_item(item, number)
 
     def _take_item(self, item: Item, number: int) -> None:
@@ -375,7 +363,6 @@ class Aggregator:
             self.sets.pop(row, None)
         if rows:
             self._templates.clear()
-            self._parsed.clear()
 
     def delete(self, kinds: tuple[Kind, ...], key: str) -> bool:
         """Forget a metric, as the management port's `delcounters` does; False if it is unknown."""

@@ -1,8 +1,8 @@
 """The differences between StatsD servers, each as a setting."""
 
 import math
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from p2pmsg.checks import check, check_fields
 
@@ -52,36 +52,23 @@ class Dialect:
         check("tag_styles", unknown, not unknown, f"of {', '.join(TAG_STYLES)}")
 
 
-STRICT = Dialect()
-_LENIENT = replace(STRICT, unknown_section="ignore", bad_rate="ignore")
-
-DIALECTS = {
-    dialect.name: dialect
-    for dialect in (
-        STRICT,
-        Dialect(name="etsy", grammar="etsy", clean_names=True, rate_max=float("inf")),
-        replace(STRICT, name="dogstatsd", unknown_section="ignore"),
-        replace(
-            STRICT, name="gostatsd", unknown_section="ignore", empty_values=True, clean_names=True
-        ),
-        replace(
-            _LENIENT,
-            name="exporter",
-            unknown_section="reject",
-            packed_values="statistics",
-            strip_tag_marks=True,
-            rate_max=float("inf"),
-            tag_styles=frozenset({"dogstatsd", "influx", "librato", "signalfx"}),
-        ),
-        replace(
-            _LENIENT,
-            name="telegraf",
-            packed_values="statistics",
-            tag_styles=frozenset({"dogstatsd", "influx"}),
-            tags_twice="merge",
-        ),
-        replace(STRICT, name="brubeck", packed_values="none", type_case=False),
-        replace(STRICT, name="vector", clean_names=True),
-    )
-}
+_LENIENT: dict[str, Any] = {"bad_rate": "ignore", "packed_values": "statistics"}
+_TABLE: dict[str, dict[str, Any]] = {
+    "strict": {},
+    "etsy": {"grammar": "etsy", "clean_names": True, "rate_max": math.inf},
+    "dogstatsd": {"unknown_section": "ignore"},
+    "gostatsd": {"unknown_section": "ignore", "empty_values": True, "clean_names": True},
+    "exporter": _LENIENT | {
+        "strip_tag_marks": True, "rate_max": math.inf,
+        "tag_styles": frozenset({"dogstatsd", "influx", "librato", "signalfx"}),
+    },
+    "telegraf": _LENIENT | {
+        "unknown_section": "ignore", "tag_styles": frozenset({"dogstatsd", "influx"}),
+        "tags_twice": "merge",
+    },
+    "brubeck": {"packed_values": "none", "type_case": False},
+    "vector": {"clean_names": True},
+}  # fmt: skip
+DIALECTS = {name: Dialect(name=name, **settings) for name, settings in _TABLE.items()}
 """By name; `dataclasses.replace` makes others."""
+STRICT = DIALECTS["strict"]

@@ -4,18 +4,21 @@ import errno
 import os
 import socket
 import stat
+import struct
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from p2pmsg.errors import BindError, ConfigError
-from transports.platform import SO_RCVBUFFORCE, read_proc
+from transports.platform import SO_MEMINFO, SO_RCVBUFFORCE
 from transports.udp import raise_buffer
 
 SCHEMES = ("udp", "tcp", "unixgram", "unix", "unixstream")
 _UNIX = ("unixgram", "unix", "unixstream")
 _LIMIT = "udp://HOST:PORT, tcp://HOST:PORT, unixgram:///PATH, unix:///PATH or unixstream:///PATH"
 _BACKLOG = 128
+_DROPS = 8
+"""The place of the drops among the numbers of SO_MEMINFO; sock_diag(7)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +124,6 @@ def bound_endpoint(endpoint: ListenEndpoint, made: socket.socket) -> ListenEndpo
 
 
 def kernel_drops(sockets: list[socket.socket]) -> int:
-    """Return how many datagrams the kernel dropped because a buffer was full (Linux, UDP)."""
-    inodes = {str(os.fstat(made.fileno()).st_ino) for made in sockets}
-    drops = 0
-    for name in ("udp", "udp6"):
-        try:
-            lines = read_proc(f"net/{name}").splitlines()
-        except OSError:
-            continue
-        for line in lines[1:]:
-            fields = line.split()
-            if len(fields) >= 13 and fields[9] in inodes:
-                drops += int(fields[12])
-    return drops
+    """Return how many datagrams the kernel dropped because a buffer was full."""
+    found = (made.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, 4 * _DROPS + 4) for made in sockets)
+    return sum(struct.unpack_from("=I", counters, 4 * _DROPS)[0] for counters in found)
