@@ -4,13 +4,12 @@ import asyncio
 from functools import partial
 from typing import Any, Final, Self
 
-import transports
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.aio.turns import TakesTurns
-from p2pmsg.aio.waiting import SLICE_NS, Pace, Waiters, in_executor, is_looked_up, until_of
+from p2pmsg.aio.waiting import SLICE_NS, Pace, Waiters, in_executor, until_of
 from p2pmsg.checks import at_least, time_to_wait
-from p2pmsg.errors import ClosedError, LogFailedError, SendQueueFullError, translated
+from p2pmsg.errors import ClosedError, LogFailedError, SendQueueFullError
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.each import EachJobs
 from p2pmsg.queue.journal.file import FileJournal, PendingSync
@@ -43,9 +42,8 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
 
     As `p2pmsg.Pusher`, without a thread: the event loop does the work. `push` never waits.
 
-    What takes time is done by a thread of the loop's executor: opening a log, forcing it to the
-    disk, looking a host's name up. So with a log, or where the endpoint has a name for an address
-    (other than `localhost`), it is opened by `async with` or by `open`, and not when it is made.
+    What takes time is done by a thread of the loop's executor: opening a log, and forcing it to the
+    disk. So with a log it is opened by `async with` or by `open`, and not when it is made.
 
     The arguments are those of `p2pmsg.Pusher`. With a `log` whose `fsync` is `"always"`, what was
     pushed is on the disk when the next `drain` returns, and no worker gets it before.
@@ -267,8 +265,6 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         self._driver: LoopDriver = LoopDriver(
             who, self._turn, at_loop_end=self.close_now, by_caller=True
         )
-        with translated():
-            self._parsed = transports.parse_endpoint(endpoint)
         super()._configure(endpoint, log, name, config)
         self._loop = self._driver.loop
         self._pace = Pace()
@@ -282,7 +278,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         self._opening = asyncio.Lock()
 
     def _begin(self) -> None:
-        if self._log_settings is None and not is_looked_up(self._parsed):
+        if self._log_settings is None:
             self._take_over(self._open_all())
         else:
             self._unusable = _NOT_OPEN

@@ -6,16 +6,15 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import transports
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import SAFETY_S, LoopDriver
 from p2pmsg.aio.turns import TakesTurns
-from p2pmsg.aio.waiting import Look, Pace, in_executor, is_looked_up
+from p2pmsg.aio.waiting import Look, Pace
 from p2pmsg.checks import BUSY_WAIT, checked, is_async, time_to_wait
-from p2pmsg.errors import ClosedError, InvalidValueError, translated
+from p2pmsg.errors import ClosedError, InvalidValueError
 from p2pmsg.requests.frames import MESSAGE_BYTES
 from p2pmsg.requests.inbox import Arrival, Inbox
 from p2pmsg.requests.responder_base import (
@@ -32,7 +31,6 @@ from transports.own_log import own_log as _log
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
-_NOT_OPEN: Final = "it is not open yet; `async with` opens it, or `await open()`"
 _RIGHTS_S: Final = 1.0
 """How often it is looked, with security, whether rights have changed."""
 _BURST: Final = 256
@@ -63,9 +61,6 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
     coroutine. Each call of a coroutine function is a task; `tasks_max` of them are at work at once.
     What a handler raises goes to the requester, with its type and text. A request that comes again
     is answered from a cache.
-
-    Where the endpoint has a name for an address (other than `localhost`), it is bound by
-    `async with` or by `open`, since looking the name up may take long, and not when it is made.
 
     **Without asyncio** (trio, a loop of your own): make it where no asyncio loop runs. Then wait
     until one of `wait_fds()` is readable or `next_deadline` has come, and call `turn()`. What is to
@@ -120,62 +115,42 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
             f"the responder at {endpoint}", self._turn, at_loop_end=self.close_now, by_caller=True
         )
         self._loop = self._driver.loop
-        with translated():
-            place = transports.parse_endpoint(endpoint)
         self._tasks_max = tasks_max
         self._slow: set[str] = set()
         self._configure(
             handlers, pending_max, cache_max, cache_bytes_max, cache_age, message_bytes_max,
             type, types, security,
         )  # fmt: skip
-        self._place = endpoint
         self._check = Look(busy_wait)
         self._pace = Pace()
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[tuple[Request, Awaitable[Any]]] = deque()
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._opening = asyncio.Lock()
-        self._open_it = partial(self._bind, endpoint, 0.0)
         self._started = self._is_in_turn = False
-        if not is_looked_up(place):
-            self._begin(self._open_it())
+        self._server = self._bind(endpoint, 0.0)
+        self._inbox = Inbox(self._server, burst=_BURST)
+        self._is_made = True
+        close_in_children(self)
+        self._driver.guard()  # it may be left before it is started
 
     # --------------------------------------------------------------------------------- public
 
     @property
     def endpoint(self) -> str:
-        """Where requesters connect to, with the port that was picked once it is bound."""
-        return self._server.endpoint if self._is_made else self._place
-
-    async def open(self) -> Self:
-        """Bind the endpoint, where that is still to be done.
-
-        Raises:
-            BindError: the endpoint could not be bound.
-            ClosedError: the responder is closed.
-
-        """
-        self._driver.check_loop()
-        async with self._opening:
-            if not self._is_made:
-                if self._closed:
-                    raise ClosedError("the responder", self._unusable)
-                self._begin(await in_executor(self._open_it, transports.ZmqQueueServer.close))
-        return self
+        """Where requesters connect to, with the port that was picked."""
+        return self._server.endpoint
 
     def start(self) -> Self:
         """Answer requests from now on; return this responder.
 
         Raises:
-            ClosedError: the responder is closed, or not open yet.
+            ClosedError: the responder is closed.
             RuntimeError: it was made in another event loop.
 
         """
         if self._closed:
             raise ClosedError("the responder", self._unusable)
         self._driver.check_loop()
-        if not self._is_made:
-            raise ClosedError("the responder", _NOT_OPEN)
         if not self._started:
             self._started = True
             self._driver.watch([self._server.fd])
@@ -186,12 +161,10 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
         """Answer requests until `close` is called by another task, or this one is cancelled.
 
         Raises:
-            BindError: the endpoint could not be bound.
             ClosedError: the responder is closed.
             RuntimeError: it was made in another event loop.
 
         """
-        await self.open()
         self.start()
         await asyncio.shield(self._ended)
 
@@ -236,21 +209,9 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
             self._server.close(linger_ms=500)
 
     async def __aenter__(self) -> Self:
-        await self.open()
-        self.start()
-        return self
+        return self.start()
 
     # -------------------------------------------------------------------------------- private
-
-    def _begin(self, server: transports.ZmqQueueServer) -> None:
-        if self._closed:
-            server.close()
-            raise ClosedError("the responder", self._unusable)
-        self._server = server
-        self._inbox = Inbox(server, burst=_BURST)
-        self._is_made = True
-        close_in_children(self)
-        self._driver.guard()  # it may be left before it is started
 
     def _turn(self) -> float:
         pace, look = self._pace, self._check

@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import threading
 import time
 import types
 import warnings
@@ -20,11 +19,10 @@ from p2pmsg.errors import ClosedError, ConfigError, SessionEndedError
 from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.sync.callbacks import call_back
 from p2pmsg.sync.lifecycle import INHERITED, is_inherited
-from p2pmsg.sync.lines import connect, open_lines, use_security
+from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.receiving import receive_frame
 from p2pmsg.sync.settings import deadline
 from p2pmsg.sync.subscriber_base import NO_VALUES, NOTHING, SubscriberBase
-from transports.endpoint import is_address
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -38,44 +36,7 @@ _RUN_MAX: Final = 128
 """How many messages are handed out between two looks at the clock, where they are handled fast."""
 _now_ns: Final = time.monotonic_ns
 _running_loop: Final = asyncio._get_running_loop
-_OPENING_S: Final = 0.2
-"""How long closing waits for what is being opened."""
 R = TypeVar("R")
-
-
-class _OpenedLines:
-    """What a thread opens; where it is not wanted any more, it is closed at once.
-
-    So no port stays bound until the loop comes to it, which may have ended.
-    """
-
-    def __init__(self, connect_all: "Callable[[], list[Any]]") -> None:
-        self._connect_all = connect_all
-        self._lock = threading.Lock()
-        self._lines: list[Any] = []
-        self._is_left = False
-
-    def open(self) -> list[Any]:
-        """Open all lines and return them; in the thread."""
-        lines = self._connect_all()
-        with self._lock:
-            if not self._is_left:
-                self._lines = lines
-                return lines
-        _close_all(lines)
-        return []
-
-    def leave(self) -> None:
-        """Close what was opened, or have it closed when it is."""
-        with self._lock:
-            self._is_left = True
-            lines, self._lines = self._lines, []
-        _close_all(lines)
-
-
-def _close_all(lines: list[Any]) -> None:
-    for line in lines:
-        line.close()
 
 
 class Subscriber(SubscriberBase[T_co]):
@@ -103,9 +64,8 @@ class Subscriber(SubscriberBase[T_co]):
     `on_gap` or `on_end` may be a coroutine function, which is awaited before the next message is
     given out.
 
-    What waits for the disk (a cursor's commits) or for a name server (a host's name in `udp://`,
-    `mold://`) is done in the loop's default executor; only opening a cursor reads its file at once.
-    Where such a name is unknown, `async with` or the first call that waits raises `ConfigError`.
+    What waits for the disk (a cursor's commits) is done in the loop's default executor. Only
+    opening a cursor reads its file at once, and a host's name in `udp://` is looked up at once.
 
     Raises:
         ConfigError: a setting is out of its limits, or an endpoint is none.
@@ -126,22 +86,7 @@ class Subscriber(SubscriberBase[T_co]):
         self._loop: LoopDriver | None = None
         self._tending: asyncio.Future[None] | None = None
         self._since_ns = _now_ns()
-        self._opening: asyncio.Future[Any] | None = None
-        self._opened_lines: _OpenedLines | None = None
-        if _is_in_loop() and any(map(_has_name, places)):
-            lock = threading.RLock()
-            self._io = LoopSubscriberIO(self._core, [], places, lock)
-            call = partial(connect, self._core, places, topics, config, lock, self._security)
-            use_security(self._io, self._core, places, self._security)
-            self._opened_lines = _OpenedLines(call)
-            self._opening = asyncio.get_running_loop().run_in_executor(
-                None, self._opened_lines.open
-            )
-            self._opening.add_done_callback(self._opened)
-        else:
-            self._io = open_lines(
-                self._core, places, topics, config, LoopSubscriberIO, self._security
-            )
+        self._io = open_lines(self._core, places, topics, config, LoopSubscriberIO, self._security)
         return self._io
 
     def _begin(self) -> None:
@@ -154,16 +99,6 @@ class Subscriber(SubscriberBase[T_co]):
         self._home = self._loop.loop
         self._loop.safety_s = 2 * SAFETY_S
         self._loop.start()
-
-    def _opened(self, opening: "asyncio.Future[Any]") -> None:
-        """Take over what was opened in the executor."""
-        if opening.cancelled() or opening.exception() is not None or self._closed:
-            return  # who waits for it gets the exception; a thread has closed them, or will
-        self._opening = self._opened_lines = None
-        self._io.set_lines(opening.result())
-        self._io.fds_changed = True
-        if self._loop is not None:
-            self._loop.wake()
 
     def __aiter__(self) -> AsyncIterator[Message[T_co]]:
         """Iterate over messages without end; it ends when the subscriber is closed.
@@ -362,13 +297,6 @@ class Subscriber(SubscriberBase[T_co]):
 
     async def __aenter__(self) -> Self:
         self._check_loop(may_have_none=True)
-        if self._opening is not None:
-            try:
-                await asyncio.shield(self._opening)
-            except BaseException:
-                self.close_now()
-                await self._wait_for_opening()
-                raise
         return self
 
     async def __aexit__(
@@ -399,18 +327,9 @@ class Subscriber(SubscriberBase[T_co]):
                 await self._in_executor(partial(self._commits.close, in_hand=in_hand))
         finally:
             self._close_sockets()
-        await self._wait_for_opening()
-
-    async def _wait_for_opening(self) -> None:
-        """Wait until what a thread opens is closed again, but not for a name server that hangs."""
-        opening = self._opening
-        if opening is not None and not opening.done():
-            await asyncio.wait([opening], timeout=_OPENING_S)
 
     def _close_sockets(self) -> None:
         self._active = NOTHING
-        if self._opened_lines is not None:
-            self._opened_lines.leave()
         if self._loop is not None:
             self._loop.stop()
         self._io.stop()
@@ -468,8 +387,6 @@ class Subscriber(SubscriberBase[T_co]):
             ask()
 
     def _turn(self) -> float:
-        if self._opening is not None:
-            return SAFETY_S
         commits = self._commits
         if commits is not None:
             self._tend(_now_ns())
@@ -504,10 +421,6 @@ class Subscriber(SubscriberBase[T_co]):
             self._on_ask()
         if self._take_now(count_max):
             return True
-        if self._opening is not None:
-            if self._opening.done():
-                self._opening.result()  # which is an exception
-            return False
         self._io.read(0)
         if self._take_now(count_max):
             return True
@@ -537,7 +450,7 @@ class Subscriber(SubscriberBase[T_co]):
             pending, self._pending = self._pending, None
             pending.result()
         io = self._io
-        if io.conflates and self._opening is None:
+        if io.conflates:
             io.catch_up()
         if io.takes_batches and receive_frame(self, None, count_max, False, True, io.check):
             return True
@@ -555,8 +468,6 @@ class Subscriber(SubscriberBase[T_co]):
                 raise ClosedError("the subscriber", self._unusable)
             if io.refused is not None:
                 io.raise_refused()
-            if self._opening is not None:
-                await asyncio.shield(self._opening)
             if self._pending is not None:
                 await self._drain()
                 io.is_empty = False
@@ -682,11 +593,6 @@ class _Batches:
             if is_inherited(error):
                 raise
             raise StopAsyncIteration from None
-
-
-def _has_name(place: transports.Endpoint) -> bool:
-    """Whether making a socket for it looks a name up; ZeroMQ's own thread does so for TCP."""
-    return place.is_datagram and not place.is_wildcard and not is_address(place.host)
 
 
 def _is_in_loop() -> bool:

@@ -8,7 +8,6 @@ from contextvars import Context
 from typing import Any, Final, Generic, TypeVar
 
 from p2pmsg.checks import at_least
-from transports.endpoint import Endpoint, is_address
 from transports.platform import sched_yield
 
 _REST_MAX: Final = 16
@@ -254,13 +253,6 @@ class Look:
         if self._begun_ns and _monotonic_ns() - self._begun_ns < self._window_ns:
             self._rest = self._rest_last = 0
         self._begun_ns = 0
-
-
-def is_looked_up(place: Endpoint) -> bool:
-    """Whether binding this endpoint asks for the address of a name, which may take long."""
-    if place.scheme != "tcp" or place.is_wildcard:
-        return False
-    return not is_address(place.host) and place.host != "localhost"
 
 
 async def in_executor(call: Callable[[], R], undo: Callable[[R], Any]) -> R:

@@ -172,7 +172,6 @@ class SubscriberCore:
     def connection_ended(self, line: int, now_ns: int) -> None:
         """Note that a line's connection was ended because of what came, and is made again."""
         self.lines[line].made_ns = now_ns
-        self.joiner.frame_limit.ended(line, now_ns)
 
     def access_changed(self) -> None:
         """Note that servers may have other rights now."""
@@ -654,9 +653,6 @@ class SubscriberCore:
         elif not self.routes.has_others(peer, route) and not self.relays.unsettled(now_ns):
             for start, stop in body.ranges:
                 receiver.reject(start, stop, reason, now_ns=now_ns)
-                if reason is LossReason.TOO_LARGE:
-                    line, relayed = peer.handshake.line, route.hops > 0
-                    self.joiner.frame_limit.lost(line, peer.session, topic, start, relayed, now_ns)
         else:
             self.routes.refused(peer, topic, route, body.ranges, reason)
             missing = RangeSet(receiver.missing_ranges)

@@ -20,7 +20,6 @@ from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
 from p2pmsg.subscriber.draining_feeds import DrainingFeeds
 from p2pmsg.subscriber.effects import Effects
-from p2pmsg.subscriber.frame_limit import FrameLimit
 from p2pmsg.subscriber.handshake import probe_wait_ns
 from p2pmsg.subscriber.path_probes import PathProbes
 from p2pmsg.subscriber.reachable import Reached
@@ -37,7 +36,7 @@ from p2pmsg.subscriber.resume import (
 from p2pmsg.subscriber.servers import Denials, Servers
 from p2pmsg.subscriber.sessions import GroupState, Route, Session
 from p2pmsg.subscriber.settings import Settings
-from p2pmsg.subscriber.space import Space
+from p2pmsg.subscriber.space import Space, large_text
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason
@@ -70,7 +69,6 @@ class SessionJoiner:
     Attributes:
         peers: the sessions by their ids.
         effects: what the shell is to do and to send.
-        frame_limit: warns of what is too large.
         relays: the relays that are connected.
         multicast: takes datagrams; None: there are none.
         servers: checks what servers may send; None: all of it.
@@ -103,7 +101,6 @@ class SessionJoiner:
         self.invalid = invalid
         self.peers: dict[int, Session] = {}
         self.effects = Effects()
-        self.frame_limit = FrameLimit(config.frame_bytes_max, self.effects)
         self.relays = RelayClient(
             settings, relay, peers=self.peers, lines=lines, effects=self.effects,
             hurry=self.hurry, rng=rng, now_ns=now_ns,
@@ -242,7 +239,8 @@ class SessionJoiner:
             member.on_welcome(peer, welcome, now_ns)
         self.peers[session] = peer
         self.effects.connect(line, session, welcome.recovery)
-        self.frame_limit.met(line, session, welcome)
+        if text := large_text(welcome, self.settings.config.frame_bytes_max):
+            self.effects.warn(line, session, text)
         return peer
 
     def _part_from_relay(self, line: int, now_ns: int) -> None:

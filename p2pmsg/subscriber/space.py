@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from p2pmsg.control import Welcome
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.sessions import Session
 from p2pmsg.subscriber.streams import StreamTable
@@ -12,6 +13,23 @@ from p2pmsg.wire import FrameError
 PEERS_MAX = 4096
 """Sessions known at once."""
 _WARN_NS: Final = 60_000_000_000
+
+
+_HEADERS_BYTES: Final = 512
+"""More than a frame has in addition to its only message: topic, header, ends of columns."""
+
+
+def large_text(welcome: Welcome, limit: int) -> str:
+    """Return a warning where a publisher may send messages above `limit`; else ""."""
+    most = welcome.message_bytes_max
+    is_multicast = welcome.receivers >= 0  # there, messages come in parts
+    if not most or most + _HEADERS_BYTES <= limit or is_multicast:
+        return ""
+    return (
+        f"publisher {welcome.name!r} may send messages of {most:,} bytes (its "
+        f"message_bytes_max); with headers, what is larger than frame_bytes_max ({limit:,} "
+        "bytes, SubscriberConfig) is lost here, as too_large"
+    )
 
 
 class Space:

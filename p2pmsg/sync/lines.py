@@ -31,35 +31,17 @@ def open_lines(
     make: Callable[..., IO],
     security: "Security | None" = None,
 ) -> IO:
-    """Return what `make` makes of the core and its lines, all connected; raises as `connect`."""
+    """Return what `make` makes of the core and its lines, all connected; raises as `_connect`."""
     lock = threading.RLock()
-    made = make(core, connect(core, places, topics, config, lock, security), places, lock)
-    use_security(made, core, places, security)
+    made = make(core, _connect(core, places, topics, config, lock, security), places, lock)
+    made.use_security(security)
+    if security is not None and security.access_rules is not None:
+        users = [transports.key_text(security.server_key(place)) for place in places]
+        core.use_access_rules(security.access_rules, users)
     return made
 
 
-def use_security(
-    io: SubscriberIO,
-    core: SubscriberCore,
-    places: list[transports.Endpoint],
-    security: "Security | None",
-) -> None:
-    """Have connections with keys, and take only what servers may send.
-
-    `AuthenticationError` where no key is pinned.
-    """
-    io.use_security(security)
-    if security is not None and security.access_rules is not None:
-        core.use_access_rules(
-            security.access_rules, [_user_at(security, place) for place in places]
-        )
-
-
-def _user_at(security: "Security", place: transports.Endpoint) -> str:
-    return transports.key_text(security.server_key(place))
-
-
-def connect(
+def _connect(
     core: SubscriberCore,
     places: list[transports.Endpoint],
     topics: list[str],

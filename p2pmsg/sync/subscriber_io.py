@@ -104,14 +104,6 @@ class SubscriberIO:
         self.commits: Commits | None = None
         self.last_round_ns, self.late_ns = 0, NEVER_NS
         self._has_datagrams = any(place.is_datagram for place in endpoints)
-        self.set_lines(receivers)
-        self.followed: Stream | None = None
-        self.conflates = core.policy.any_conflates
-        self.takes_batches = core.cursor is None and not self.conflates
-        self._caught_up_ns = 0
-
-    def set_lines(self, receivers: "list[transports.ZmqReceiver | DatagramLine]") -> None:
-        """Set the lines; nothing else is called before there are any."""
         self._receivers = receivers
         only = receivers[0] if len(receivers) == 1 else None
         self.zmq_receiver = only if isinstance(only, transports.ZmqReceiver) else None
@@ -121,6 +113,10 @@ class SubscriberIO:
 
             lines = enumerate(receivers)
             self._feeds = {at: one for at, one in lines if isinstance(one, mold_line.MoldLine)}
+        self.followed: Stream | None = None
+        self.conflates = core.policy.any_conflates
+        self.takes_batches = core.cursor is None and not self.conflates
+        self._caught_up_ns = 0
 
     def use_security(self, security: "Security | None") -> None:
         """Have connections with keys; called before anything."""
@@ -290,8 +286,6 @@ class SubscriberIO:
                 )
         connected = self.connected()
         made: list[LineStats] = []
-        if not self._receivers:
-            return made
         for index, (endpoint, receiver, line, count, text, is_connected) in enumerate(
             zip(endpoints, self._receivers, core.lines, counts, found, connected, strict=True)
         ):

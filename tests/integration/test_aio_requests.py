@@ -5,7 +5,6 @@ import functools
 import os
 import socket
 import threading
-import time
 from random import Random
 
 import pytest
@@ -629,30 +628,6 @@ def test_a_loop_that_ends_closes_what_was_left_open_and_names_it(caplog):
     assert caplog.text.count("was not closed before its event loop ended") == 2
 
 
-def test_a_name_is_looked_up_in_a_thread(monkeypatch):
-    threads = []
-
-    def look_up(name):
-        threads.append(threading.get_ident())
-        time.sleep(0.05)
-        return "127.0.0.1"
-
-    monkeypatch.setattr(socket, "gethostbyname", look_up)
-
-    async def main():
-        responder = Responder("tcp://prices.example:0", HANDLERS)
-        with pytest.raises(ClosedError, match="not open yet"):
-            responder.start()
-        async with responder:
-            port = responder.endpoint.rpartition(":")[2]
-            async with Requester(f"tcp://127.0.0.1:{port}") as asks:
-                assert await asks.request("same", 1) == 1
-        assert threads
-        assert threading.get_ident() not in threads
-
-    run(main)
-
-
 # ------------------------------------------------------------------------------ strangers, kills
 
 
@@ -695,7 +670,6 @@ import asyncio, os, sys
 from p2pmsg.aio.responder import Responder
 async def main():
     responder = Responder(sys.argv[1], {"pid": lambda _: os.getpid()})
-    await responder.open()
     print(responder.endpoint, flush=True)
     await responder.serve()
 asyncio.run(main())

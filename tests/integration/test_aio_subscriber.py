@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import select
-import socket
-import threading
 import time
 
 import pytest
@@ -67,39 +65,6 @@ def test_all_ways_of_receiving_share_one_order(loop, kind, tmp_path):
             assert (stats.delivered, stats.lost, stats.outstanding) == (1000, 0, 0)
 
     run(main, loop, debug=True)
-
-
-@pytest.mark.parametrize("is_entered", [True, False])
-def test_a_name_is_looked_up_in_an_executor(is_entered, monkeypatch):
-    threads = []
-    real = socket.getaddrinfo
-
-    def look_up(*arguments, **options):
-        threads.append(threading.current_thread())
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-
-    async def main():
-        port = free_port()
-        publisher = p2pmsg.Publisher(f"udp://127.0.0.1:{port}")
-        threads.clear()
-        subscriber = aio.Subscriber(f"udp://localhost:{port}", start="earliest")
-        assert subscriber.stats().lines == []
-        assert subscriber.receive_nowait() is None
-        publish(publisher, 1, 2)
-        if is_entered:
-            async with subscriber:
-                assert subscriber.wait_fds()
-                assert (await subscriber.receive(60)).value == 1
-        else:
-            assert (await subscriber.receive(60)).value == 1
-        await subscriber.close()
-        publisher.close(timeout=0.0)
-
-    run(main, debug=True)
-    assert threads
-    assert threading.main_thread() not in threads
 
 
 @pytest.mark.parametrize("how", ["receive", "receive_many", "iterate", "batches"])

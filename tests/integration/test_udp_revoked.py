@@ -1,10 +1,7 @@
 """Revoking a key that reads a sealed multicast, on real sockets."""
 
-import asyncio
-
 import pytest
 
-from p2pmsg import aio
 from p2pmsg.errors import AccessDeniedError
 from tests.endpoints import free_port
 from tests.integration.commands import eventually
@@ -66,31 +63,3 @@ def test_a_subscriber_takes_from_a_group_only_what_its_publisher_may_publish(
             denied.append((error.verb, error.topic))
     assert values == [*range(50)]
     assert denied == [("publish", "forged")]
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_in_a_loop_it_takes_no_more_where_the_name_of_its_endpoint_is_looked_up(
-    host, make_publisher, endpoint, peers, tmp_path
-):
-    rules = tmp_path / "rules.toml"
-    rules.write_text("[[rule]]\nwho = ['pub']\npublish = ['t']\n")
-    port = endpoint.partition("?")[0].rpartition(":")[2]
-    publisher = make_publisher(f"udp://127.0.0.1:{port}", security=peers.security("pub", "a"))
-    security = peers.security("a", "pub", access=rules)
-
-    async def read():
-        place = f"udp://{host}:{port}?key={peers.text('pub')}"
-        denied, values = [], []
-        async with aio.Subscriber(place, start="earliest", security=security) as subscriber:
-            await asyncio.to_thread(publisher.wait_for_subscribers, 1, 60)
-            for number in range(5):
-                publisher.publish("forged", -1)
-                publisher.publish("t", number)
-            while len(values) < 5 or not denied:
-                try:
-                    values.append((await subscriber.receive(60)).value)
-                except AccessDeniedError as error:
-                    denied.append((error.verb, error.topic))
-        return values, denied
-
-    assert asyncio.run(read()) == ([*range(5)], [("publish", "forged")])

@@ -78,18 +78,6 @@ def test_messages_over_a_relay_are_handed_on():
     assert [(kind, key) for kind, key, _ in talk.requests()] == [("JOINED", RELAY)]
 
 
-def test_what_is_too_large_may_be_so_for_the_relay():
-    """Its limit may be the smaller one: who reads of the other one only looks in vain."""
-    talk = Relayed().meet(heads=[head(0)])
-    talk.hear(data(2))
-    talk.pass_ms(50)
-    talk.reply(refused((0, 2), reason="too_large"), session=RELAY)
-    assert talk.read() == [("t", 0, 2, "too_large"), ("t", 2, 1)]
-    (text,) = [command.text for command in talk.core.commands if command.what == "warn"]
-    assert "frame_bytes_max (" in text
-    assert "or than that of a relay" in text
-
-
 def test_the_list_is_asked_for_until_it_comes():
     talk = Relayed()
     talk.hear(relay_welcome())
