@@ -17,7 +17,10 @@ def place():
     return f"239.255.11.1:{free_port()}?interface=127.0.0.1"
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.long), (signal.SIGTERM, 0)],
+)
 def test_it_shows_sessions_topics_and_rates(place, tmp_path, number, status):
     watch = ("listen", f"udp://{place}", "--interval", "0.3", "--json")
     with (

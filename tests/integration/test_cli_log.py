@@ -8,7 +8,6 @@ import pytest
 import p2pmsg
 from tests.integration.commands import (
     ENDINGS,
-    run,
     run_here,
     without_waiting,
 )
@@ -36,8 +35,8 @@ def log(tmp_path):
     return made
 
 
-def dump(log, *arguments, by=run_here):
-    ended = by("log", "dump", log.path, *arguments)
+def dump(log, *arguments):
+    ended = run_here("log", "dump", log.path, *arguments)
     assert (ended.returncode, ended.stderr) == (0, b"")
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
@@ -78,7 +77,7 @@ def test_ls_prints_json(log):
 
 
 def test_dump_prints_every_message_as_it_was(log):
-    messages = dump(log, by=run)
+    messages = dump(log)
 
     assert len(messages) == 1050
     trades = [message for message in messages if message["topic"] == "trades"]

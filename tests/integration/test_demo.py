@@ -99,6 +99,7 @@ def test_the_demo_shows_progress_the_ledger_and_the_bars():
     assert lines[-1] == "the bars are equal to those computed straight from the input"
 
 
+@pytest.mark.long
 def test_on_a_terminal_the_last_screen_is_the_result():
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

@@ -134,28 +134,3 @@ def test_ctrl_c_ends_an_example_with_spark_and_its_jvm(name, tmp_path):
         folder.mkdir()
         status, said = interrupt(name, seconds, folder)  # Python's part of Spark may say something
         assert status in (0, 130), said
-
-
-SPAWNS = """
-import multiprocessing, signal, ctrl_c
-
-def report():
-    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
-
-if __name__ == "__main__":
-    process = multiprocessing.get_context("spawn").Process(target=report)
-    with ctrl_c.held():
-        process.start()
-    report()
-    process.join()
-"""
-
-
-@pytest.mark.long
-def test_a_spawned_process_never_gets_what_was_held_back(tmp_path):
-    """The first one starts multiprocessing's tracker too, which lets signals through again."""
-    script = tmp_path / "spawns.py"
-    script.write_text(SPAWNS)
-    env = os.environ | {"PYTHONPATH": str(EXAMPLES), "PYTHONUNBUFFERED": "1"}
-    done = subprocess.run([sys.executable, script], env=env, capture_output=True, timeout=60)
-    assert sorted(done.stdout.split()) == [b"False", b"True"], done.stderr

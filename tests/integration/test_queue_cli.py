@@ -7,7 +7,7 @@ import signal
 import pytest
 
 import p2pmsg
-from tests.integration.commands import command, eventually, run, run_here
+from tests.integration.commands import command, eventually, run_here
 
 
 @pytest.fixture
@@ -116,23 +116,6 @@ def test_a_result_that_does_not_count_is_said(tmp_path, place):
     assert "job 0 was done, but its result does not count: " in pulling.errors()
 
 
-@pytest.mark.long
-def test_a_pipelines_puller_that_is_stopped_gives_back_what_it_had(tmp_path, place):
-    with (
-        p2pmsg.Pusher(place, acknowledge="batch") as pusher,
-        command(tmp_path, "pull", place, "--acknowledge", "batch", "--", "sleep", "60") as pulling,
-    ):
-        pusher.push_many(range(3))
-        eventually(lambda: pusher.stats().workers and pusher.stats().workers[0].in_hand == 3)
-        pulling.process.send_signal(signal.SIGTERM)
-        pulling.wait()
-        assert "Traceback" not in pulling.errors()
-        with p2pmsg.Puller(place, acknowledge="batch") as puller:
-            assert [puller.receive(60).value for _ in range(3)] == [0, 1, 2]
-            puller.commit()
-            pusher.join(timeout=60)
-
-
 def test_dead_letters_of_a_pusher_that_runs(tmp_path, place):
     with (
         p2pmsg.Pusher(place) as pusher,
@@ -168,7 +151,7 @@ def test_dead_letters_of_a_log(tmp_path, place):
             puller.receive(timeout=60).discard(f"bad {number}")
         eventually(lambda: len(pusher.dead_letters()) == 2)
         assert b"bad 1" in run_here("dead-letters", "ls", log).stdout
-        refused = run("dead-letters", "retry", log, "0")
+        refused = run_here("dead-letters", "retry", log, "0")
         assert refused.returncode == 1
         assert b"in use by another writer" in refused.stderr
 
@@ -185,17 +168,10 @@ def test_dead_letters_of_a_log(tmp_path, place):
 
 def test_requests(place):
     with p2pmsg.Responder(place, {"square": lambda n: n * n, "fail": lambda n: 1 / 0}):
-        assert run("request", place, "square", "12", "--json").stdout == b"144\n"
+        assert run_here("request", place, "square", "12", "--json").stdout == b"144\n"
         failed = run_here("request", place, "fail")
         assert failed.returncode == 1
         assert b"ZeroDivisionError: division by zero" in failed.stderr
         answered = run_here("request", place, "square", "3", "--json", "--all")
         assert json.loads(answered.stdout) == {"responder": place, "answer": 9}
     assert run_here("request", place, "square", "--timeout", "0.3").returncode == 1
-
-
-def test_a_directory_without_a_log(tmp_path):
-    for where in (tmp_path / "none", tmp_path):
-        ended = run_here("dead-letters", "ls", str(where))
-        assert ended.returncode == 1
-        assert ended.stderr.count(b"\n") == 1

@@ -21,7 +21,7 @@ def port_of(running):
     return int(re.search(r"http://127\.0\.0\.1:(\d+)/", running.said())[1])
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", ["SIGTERM", pytest.param("Ctrl-C", marks=pytest.mark.long)])
 def test_the_command_serves_publishes_and_ends_well(tmp_path, ending):
     arguments = ("--publish", f"ipc://{tmp_path}/posted", "--log", str(tmp_path / "log"))
     with command(tmp_path, "serve", *HERE, *arguments) as running:
