@@ -7,6 +7,8 @@ from typing import Protocol
 class Watching(Protocol):
     """A thread, or an event loop."""
 
+    stopping: bool
+
     def watch(self, fds: Iterable[int], /) -> None:
         """Have turns taken when one of these is readable, and no other."""
 
@@ -42,5 +44,5 @@ class Watches:
             self._driver.wake()
 
     def _update(self) -> None:
-        if self._driver is not None:
+        if self._driver is not None and not self._driver.stopping:
             self._driver.watch(self._fds)
