@@ -214,9 +214,7 @@ class Handler:
                     self.name, event.attempt, event, retry.attempts,
                 )  # fmt: skip
         if then == "stop":
-            failure = HandlerError(self.name, str(event), reason)
-            failure.__cause__ = error
-            run.fail(failure)
+            self._stop_app(run, str(event), error)
         if event.request is not None:
             raise error  # to the requester
         if then == "stop":
@@ -237,13 +235,11 @@ class Handler:
             if isinstance(then, DeadLetter) and then.call is None:
                 await run.keep(then, event, error)
             else:
-                call = then.call if isinstance(then, DeadLetter) else then
-                await self._ask(call, event, error, run)
+                call: Any = then.call if isinstance(then, DeadLetter) else then
+                called = partial(call, event, error)
+                await run.threads.call(name_of(call), called, is_async=is_async(call))
         except Exception as second:
-            what = f"{event}, whose error could not be handled"
-            failure = HandlerError(self.name, what, reason_of(second))
-            failure.__cause__ = second
-            run.fail(failure)
+            self._stop_app(run, f"{event}, whose error could not be handled", second)
             return False
         if isinstance(then, DeadLetter):
             self.dead_lettered += 1
@@ -251,9 +247,10 @@ class Handler:
             event.job.reject(reason_of(error))
         return True
 
-    async def _ask(self, call: Any, event: Event, error: Exception, run: Runtime) -> None:
-        called = partial(call, event, error)
-        await run.threads.call(name_of(call), called, is_async=is_async(call))
+    def _stop_app(self, run: Runtime, what: str, error: Exception) -> None:
+        failure = HandlerError(self.name, what, reason_of(error))
+        failure.__cause__ = error
+        run.fail(failure)
 
 
 def _failure(error: BaseException) -> Exception:
