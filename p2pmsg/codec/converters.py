@@ -225,8 +225,7 @@ class _Builder:
         each = self.build(arguments[0])[0] if arguments else _same
 
         def check(value: Any) -> Any:
-            if type(value) is not list and type(value) is not tuple:
-                raise _misfit("array", value)
+            _check_array(value)
             return make(list(value) if each is _same else _positions(value, repeat(each)))
 
         return check
@@ -236,17 +235,7 @@ class _Builder:
             return self._array(tuple, arguments[:1])
         if not arguments:
             return self._array(tuple, ())
-        members = [self.build(one)[0] for one in arguments]
-
-        def check(value: Any) -> Any:
-            if type(value) is not list and type(value) is not tuple:
-                raise _misfit("array", value)
-            if len(value) != len(members):
-                wanted = f"Expected `array` of length {len(members)}, got {len(value)}"
-                raise CodecError(wanted)
-            return tuple(_positions(value, members))
-
-        return check
+        return _fixed(tuple, [self.build(one)[0] for one in arguments], len(arguments))
 
     def _mapping(self, arguments: tuple[Any, ...]) -> Convert:
         of_key, of_value = (self.build(one)[0] for one in arguments or (Any, Any))
@@ -257,11 +246,7 @@ class _Builder:
             made = {}
             for key, part in value.items():
                 try:
-                    to = of_key(key)
-                except CodecError as error:
-                    raise error.within("[...]") from None
-                try:
-                    made[to] = of_value(part)
+                    made[of_key(key)] = of_value(part)
                 except CodecError as error:
                     raise error.within("[...]") from None
             return made
@@ -296,16 +281,7 @@ class _Builder:
         hints, listed = self._hints(kind), dataclasses.fields(kind)
         members = [hints[one.name] for one in listed]
         least = sum(map(_is_needed, listed))
-
-        def check(value: Any) -> Any:
-            if type(value) is not list and type(value) is not tuple:
-                raise _misfit("array", value)
-            if len(value) < least:
-                wanted = f"Expected `array` of at least length {least}, got {len(value)}"
-                raise CodecError(wanted)
-            return kind(*_positions(value, members))
-
-        return check
+        return _fixed(lambda parts: kind(*parts), members, least, is_open=True)
 
     def _dataclass(self, kind: Any) -> Convert:
         listed = [one for one in dataclasses.fields(kind) if one.init]
@@ -320,17 +296,27 @@ class _Builder:
     def _named_tuple(self, kind: Any) -> Convert:
         hints = self._hints(kind)
         members = [hints.get(name, _same) for name in kind._fields]
-        least = len(members) - len(kind._field_defaults)
+        return _fixed(lambda parts: kind(*parts), members, len(members) - len(kind._field_defaults))
 
-        def check(value: Any) -> Any:
-            if type(value) is not list and type(value) is not tuple:
-                raise _misfit("array", value)
-            if not least <= len(value) <= len(members):
-                wanted = f"Expected `array` of length {len(members)}, got {len(value)}"
-                raise CodecError(wanted)
-            return kind(*_positions(value, members))
 
-        return check
+def _check_array(value: Any) -> None:
+    if type(value) is not list and type(value) is not tuple:
+        raise _misfit("array", value)
+
+
+def _fixed(
+    make: Callable[[list[Any]], Any], members: list[Convert], least: int, *, is_open: bool = False
+) -> Convert:
+    """Return a converter of arrays with a type for each place; open ones may have more places."""
+    wanted = f"at least length {least}" if is_open else f"length {len(members)}"
+
+    def check(value: Any) -> Any:
+        _check_array(value)
+        if len(value) < least or (len(value) > len(members) and not is_open):
+            raise CodecError(f"Expected `array` of {wanted}, got {len(value)}")
+        return make(_positions(value, members))
+
+    return check
 
 
 def _is_needed(field: dataclasses.Field[Any]) -> bool:
