@@ -15,14 +15,11 @@ from p2pmsg.statsd.parser import parse_line
 if TYPE_CHECKING:
     from p2pmsg.statsd.collector import Collector, CollectorStats
     from p2pmsg.statsd.config import AggregateConfig
-    from p2pmsg.statsd.outputs import (
-        ConsoleOutput,
-        GraphiteNames,
-        GraphiteOutput,
-        Output,
-        PrometheusOutput,
-        StreamOutput,
-    )
+    from p2pmsg.statsd.outputs.base import Output
+    from p2pmsg.statsd.outputs.console import ConsoleOutput
+    from p2pmsg.statsd.outputs.graphite import GraphiteNames, GraphiteOutput
+    from p2pmsg.statsd.outputs.prometheus import PrometheusOutput
+    from p2pmsg.statsd.outputs.stream import StreamOutput
     from p2pmsg.statsd.snapshot import Row, Snapshot
     from p2pmsg.statsd.values import read_sketch
 
@@ -52,8 +49,9 @@ __all__ = [
 
 _LATER = {
     "Collector": "collector", "CollectorStats": "collector", "AggregateConfig": "config",
-    "GraphiteNames": "outputs", "ConsoleOutput": "outputs", "GraphiteOutput": "outputs",
-    "Output": "outputs", "PrometheusOutput": "outputs", "StreamOutput": "outputs",
+    "GraphiteNames": "outputs.graphite", "ConsoleOutput": "outputs.console",
+    "GraphiteOutput": "outputs.graphite", "Output": "outputs.base",
+    "PrometheusOutput": "outputs.prometheus", "StreamOutput": "outputs.stream",
     "Row": "snapshot", "Snapshot": "snapshot", "read_sketch": "values",
 }  # fmt: skip
 """Module of each name that needs an extra package."""

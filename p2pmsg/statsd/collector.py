@@ -47,7 +47,6 @@ _DRAIN_S = 0.5
 _TICK_S = 0.2
 _THREAD_VALUES = 20_000
 """Above so many values a thread sorts them; up to there it takes less than a millisecond."""
-_FAILURES_LOGGED = 3
 
 
 class Flushing:
@@ -59,7 +58,6 @@ class Flushing:
         self._asked: deque[threading.Event] = deque()
         self._waiting: list[threading.Event] = []
         self._is_over = False
-        self._logged_closed: set[str] = set()
         self.flushes = 0
         self.failures: Counter[str] = Counter()
         """Exceptions by output."""
@@ -142,16 +140,12 @@ class Flushing:
     def _call(self, output: Output, call: Callable[..., object], *arguments: object) -> None:
         try:
             call(*arguments)
-        except ClosedError as error:  # as a publisher that its caller closed before the collector
+        except Exception as error:
             self.failures[output.name] += 1
-            if output.name not in self._logged_closed:
-                self._logged_closed.add(output.name)
-                what = "statsd: the output %s drops what is flushed to it: %s"
-                _log.warning(what, output.name, error)
-        except Exception:
-            self.failures[output.name] += 1
-            if self.failures[output.name] <= _FAILURES_LOGGED:
-                _log.exception("statsd: the output %s failed", output.name)
+            if self.failures[output.name] == 1:
+                is_closed = isinstance(error, ClosedError)  # as a publisher that is its caller's
+                what = "statsd: the output %s failed, which is counted from now on: %s"
+                _log.warning(what, output.name, error, exc_info=not is_closed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

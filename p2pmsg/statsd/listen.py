@@ -5,7 +5,7 @@ import os
 import socket
 import stat
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -61,8 +61,8 @@ def parse_listen(text: str, field: str = "listen") -> ListenEndpoint:
 
 def open_socket(
     endpoint: ListenEndpoint, *, receive_buffer_bytes: int, reuse_port: bool
-) -> socket.socket:
-    """Return a bound socket that does not block; stream sockets listen.
+) -> tuple[socket.socket, ListenEndpoint]:
+    """Return a bound socket that does not block, and where it is bound; stream sockets listen.
 
     Raises:
         BindError: it cannot be bound.
@@ -99,7 +99,9 @@ def open_socket(
     except OSError as error:
         reason = error.strerror or str(error)
         raise BindError(f"cannot listen at {endpoint}: {reason}", error.errno) from error
-    return made
+    if endpoint.path:
+        return made, endpoint
+    return made, replace(endpoint, port=made.getsockname()[1])
 
 
 def _is_abandoned(path: str, kind: int) -> bool:
@@ -114,13 +116,6 @@ def _is_abandoned(path: str, kind: int) -> bool:
     except OSError:
         return False
     return False
-
-
-def bound_endpoint(endpoint: ListenEndpoint, made: socket.socket) -> ListenEndpoint:
-    """Return where a socket is bound, with the port that was picked."""
-    if endpoint.path:
-        return endpoint
-    return ListenEndpoint(endpoint.scheme, endpoint.host, made.getsockname()[1])
 
 
 def kernel_drops(sockets: list[socket.socket]) -> int:

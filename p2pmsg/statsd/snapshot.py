@@ -143,20 +143,14 @@ class Statistics:
             for line in self._table[start:stop].tolist()
         ]
 
-    def values(self, index: int) -> Floats:
-        """Return the sorted values of `rows[index]`."""
-        found: Floats = self._ordered[self._starts[index] : self._ends[index]]
-        return found
-
-    def weights(self, index: int) -> Floats | None:
-        """Return the weights of `values(index)`."""
-        if self._weights is None:
-            return None
-        found: Floats = self._weights[self._starts[index] : self._ends[index]]
-        return found
+    def sketch(self, index: int) -> dict[str, Any]:
+        """Return the sketch of the values of `rows[index]`."""
+        part = slice(self._starts[index], self._ends[index])
+        weights = None if self._weights is None else self._weights[part]
+        return sketch_object(self._ordered[part], weights)
 
     def weighted_sum(self, index: int) -> float | None:
-        """Return the sum of `values(index)` with their weights; None where there are none."""
+        """Return the sum of the values with their weights; None where there are none."""
         return None if self._weighted_sums is None else self._weighted_sums[index]
 
 
@@ -302,11 +296,8 @@ class Snapshot:
             return Row(kind, key, fields, self.timestamp_s)
         statistics = self._statistics
         assert statistics is not None
-        sketch = None
-        if kind is Kind.DISTRIBUTION:
-            sketch = sketch_object(statistics.values(index), statistics.weights(index))
-        weighted_sum = statistics.weighted_sum(index)
-        return Row(kind, key, fields, self.timestamp_s, sketch, weighted_sum)
+        sketch = statistics.sketch(index) if kind is Kind.DISTRIBUTION else None
+        return Row(kind, key, fields, self.timestamp_s, sketch, statistics.weighted_sum(index))
 
 
 def _chunks(items: Any) -> Iterator[Any]:

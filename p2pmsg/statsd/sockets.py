@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from p2pmsg.statsd.aggregate import Aggregator
-from p2pmsg.statsd.listen import ListenEndpoint, bound_endpoint, kernel_drops, open_socket
+from p2pmsg.statsd.listen import ListenEndpoint, kernel_drops, open_socket
 from p2pmsg.statsd.parser import LINE_BYTES_MAX
 from p2pmsg.statsd.receive import BulkReader, StreamBuffer
 from p2pmsg.sync.lock import PublishLock
@@ -25,7 +25,6 @@ _ROOMY_BYTES = 2 * 2**20
 _GATHER_S, _GATHER_TIGHT_S = 0.001, 0.0001
 """Pause between two reads that found little, so that datagrams come in bulk. A roomy buffer holds
 what comes in a millisecond."""
-_FAILURES_LOGGED = 3
 
 _FRAMED = {"tcp": False, "unix": None, "unixstream": True}
 """See `StreamBuffer`."""
@@ -58,10 +57,10 @@ class Sockets:
 
     def listen(self, place: ListenEndpoint, *, reuse_port: bool) -> None:
         """Bind a socket and read it from now on."""
-        made = open_socket(place, receive_buffer_bytes=RECEIVE_BYTES, reuse_port=reuse_port)
+        made, bound = open_socket(place, receive_buffer_bytes=RECEIVE_BYTES, reuse_port=reuse_port)
         if place.path:
             self._paths.append((place.path, os.stat(place.path).st_ino))
-        self.endpoints.append(bound_endpoint(place, made))
+        self.endpoints.append(bound)
         if place.is_datagram:
             granted = made.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
             if place.scheme == "unixgram":
@@ -105,7 +104,7 @@ class Sockets:
             return handler()
         except Exception:
             self.counts["read_failures"] += 1
-            if self.counts["read_failures"] <= _FAILURES_LOGGED:
+            if self.counts["read_failures"] == 1:
                 _log.exception("statsd: reading failed")
             return False
 
