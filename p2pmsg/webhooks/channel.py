@@ -94,7 +94,7 @@ class Channel:
         self._offered: dict[tuple[int, str], int] = {}
         self._disk = ThreadPoolExecutor(1, f"webhook {endpoint.name}")
         self._positions: dict[Any, Message] = {}
-        self._committing: asyncio.Task[None] | None = None
+        self._moved, self._committing = asyncio.Event(), asyncio.Lock()
         self._is_closing = False
         self._logged, self._logged_held = Rarely(), Rarely()
         self._letters: Letters | None = None
@@ -112,6 +112,7 @@ class Channel:
         self._tasks = [
             self._loop.create_task(self._receive()),
             self._loop.create_task(self._check_requests()),
+            self._loop.create_task(self._commit_soon()),
         ]
         self._pump()
 
@@ -153,8 +154,6 @@ class Channel:
             await asyncio.gather(*self._posts, return_exceptions=True)
         while self._writing is not None:
             await self._writing
-        if self._committing is not None:
-            await self._committing
         try:
             await self._commit()
             if self._subscriber is not None:
@@ -215,8 +214,6 @@ class Channel:
 
     async def _leave(self) -> None:
         """Close the subscriber: the publisher's log has what follows, and the cursor the place."""
-        if self._committing is not None:
-            await self._committing
         await self._commit()
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None:
@@ -273,8 +270,8 @@ class Channel:
         for item in core.committable():
             if item.message is not None:
                 self._positions[item.stream] = item.message
-        if self._positions and self._committing is None and not self._is_closing:
-            self._committing = self._loop.create_task(self._commit_soon())
+        if self._positions:
+            self._moved.set()
         if core.wants:
             self._space.set()
 
@@ -422,28 +419,29 @@ class Channel:
         return again
 
     async def _commit_soon(self) -> None:
-        try:
+        """Move the cursor soon after something was delivered, until cancelled."""
+        while True:
+            await self._moved.wait()
+            self._moved.clear()
             await asyncio.sleep(_COMMIT_S)
-            await self._commit()
-        except CursorError as error:
-            _log.warning("webhook %s: %s. It is tried again", self._endpoint.name, error)
-            await asyncio.sleep(0 if self._is_closing else _AGAIN_S)
-        finally:
-            self._committing = None
-            if self._positions and not self._is_closing:
-                self._loop.call_later(_COMMIT_S, self._pump)
+            try:
+                await self._commit()
+            except CursorError as error:
+                _log.warning("webhook %s: %s. It is tried again", self._endpoint.name, error)
+                await asyncio.sleep(_AGAIN_S)
+                self._moved.set()
 
     async def _commit(self) -> None:
-        subscriber = self._subscriber
-        if subscriber is None:
-            return
-        for stream, message in [*self._positions.items()]:
-            try:
-                await subscriber.commit(message)
-            except ConfigError:
-                continue  # it was returned before the subscriber left, and comes again
-            if self._positions.get(stream) is message:
-                del self._positions[stream]
+        async with self._committing:
+            for stream, message in [*self._positions.items()]:
+                if self._subscriber is None:
+                    return
+                try:
+                    await self._subscriber.commit(message)
+                except ConfigError:
+                    continue  # it was returned before the subscriber left, and comes again
+                if self._positions.get(stream) is message:
+                    del self._positions[stream]
 
 
 def _letter(effect: Effect) -> Letter:
