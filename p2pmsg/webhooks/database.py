@@ -55,3 +55,11 @@ def as_os_errors(path: str | Path) -> Iterator[None]:
         raise OSError(None, str(error)) from error
     except sqlite3.DatabaseError as error:
         raise LogFormatError(os.fspath(path), 0, f"{path}: {error}") from error
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection, path: str | Path) -> Iterator[sqlite3.Connection]:
+    """Write all that is done in it, or nothing; raises as `as_os_errors`."""
+    with as_os_errors(path), database:
+        database.execute("BEGIN IMMEDIATE")
+        yield database

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 from urllib.parse import quote
 
 from p2pmsg.json_text import to_json
@@ -16,7 +16,7 @@ from p2pmsg.message import Message
 Format = Literal[
     "standard", "cloudevents", "cloudevents-structured", "cloudevents-batch", "json"
 ]  # fmt: skip
-FORMATS: Final = ("standard", "cloudevents", "cloudevents-structured", "cloudevents-batch", "json")
+FORMATS: Final = get_args(Format)
 _JSON: Final = "application/json"
 _EXTENSION: Final = re.compile(r"[a-z0-9]{1,20}")
 _TAKEN: Final = frozenset(

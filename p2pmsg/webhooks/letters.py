@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from p2pmsg import codec
 from p2pmsg.errors import LogInUseError
-from p2pmsg.webhooks.database import as_os_errors, open_database
+from p2pmsg.webhooks.database import as_os_errors, open_database, transaction
 from recovery.durable import holder_of, lock_file, make_folder, unlock_file
 
 CURSOR: Final = "cursor"
@@ -125,11 +125,10 @@ class Letters:
     def write(self, puts: Iterable[Letter] = (), drops: Iterable[str] = ()) -> None:
         """Put letters in, and remove others; on the disk on return, or nothing is."""
         rows = [(each.id, each.why, each.size, codec.encode(asdict(each))) for each in puts]
-        with as_os_errors(self._path), self._database:
-            self._database.execute("BEGIN IMMEDIATE")
-            self._database.executemany(_PUT, rows)
-            self._database.executemany("DELETE FROM letters WHERE id=?", [(one,) for one in drops])
-            count, size = self._database.execute(_TOTALS).fetchone()
+        with transaction(self._database, self._path) as database:
+            database.executemany(_PUT, rows)
+            database.executemany("DELETE FROM letters WHERE id=?", [(one,) for one in drops])
+            count, size = database.execute(_TOTALS).fetchone()
             if any(row[1] == "dead" for row in rows) and (
                 count > _DEAD_MAX or size > _DEAD_BYTES_MAX
             ):
@@ -161,9 +160,8 @@ class Letters:
 
     def _dead(self, statement: str, ids: Iterable[str]) -> None:
         rows = [(each,) for each in ids if each.isascii()]
-        with as_os_errors(self._path), self._database:
-            self._database.execute("BEGIN IMMEDIATE")
-            self._database.executemany(f"{statement} WHERE id=? AND why='dead'", rows)
+        with transaction(self._database, self._path) as database:
+            database.executemany(f"{statement} WHERE id=? AND why='dead'", rows)
 
     def _do(self, statement: str, *values: str | int) -> sqlite3.Cursor:
         with as_os_errors(self._path):

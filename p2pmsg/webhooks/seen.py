@@ -10,7 +10,7 @@ from typing import Final
 
 from p2pmsg.errors import LogFailedError, LogInUseError, P2PError
 from p2pmsg.trouble import Rarely, Trouble
-from p2pmsg.webhooks.database import as_os_errors, open_database
+from p2pmsg.webhooks.database import as_os_errors, open_database, transaction
 from recovery.durable import holder_of, lock_file, require_folder, unlock_file
 from transports.own_log import own_log as _log
 
@@ -139,10 +139,9 @@ class SeenIds:
         if self._database is None or not (self._unwritten or self._stale):
             return
         try:
-            with as_os_errors(self._path), self._database:
-                self._database.execute("BEGIN IMMEDIATE")
-                self._database.executemany(_PUT, self._unwritten.items())
-                self._database.execute(_DROP, (self._stale,))
+            with transaction(self._database, self._path) as database:
+                database.executemany(_PUT, self._unwritten.items())
+                database.execute(_DROP, (self._stale,))
         except OSError as error:
             self.failures += 1
             self._trouble.note(str(error.strerror), now_ns=time.monotonic_ns())

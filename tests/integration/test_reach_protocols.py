@@ -6,7 +6,6 @@ import socket
 import time
 
 import pytest
-import zmq
 
 import p2pmsg
 from tests.endpoints import lasting_endpoint
@@ -47,44 +46,6 @@ def place_of(end):
 @pytest.fixture
 def bridge(opened):
     return lambda *arguments, **options: opened.enter_context(p2pmsg.Bridge(*arguments, **options))
-
-
-@pytest.fixture
-def plain(opened):
-    """Make a socket of pyzmq that is connected to the plain end of a bridge."""
-    context = opened.enter_context(zmq.Context())
-
-    def make(kind, end):
-        made = opened.enter_context(context.socket(kind))
-        made.linger = 0
-        made.rcvtimeo = made.sndtimeo = int(DEADLINE_S * 1000)
-        if kind == zmq.SUB:
-            made.subscribe(b"")
-        made.connect(place_of(end))
-        return made
-
-    return make
-
-
-# ZMTP 1.0 has no greeting, and libzmq still takes it: at a plain socket, some of this is messages.
-
-
-def test_at_a_bridge_that_binds_a_pub(bridge, plain, make_publisher):
-    publisher = make_publisher()
-    made = bridge(publisher.endpoint, "zmq+pub://127.0.0.1:0?bind=1")
-    publisher.wait_for_subscribers(1, timeout=DEADLINE_S)
-    with strangers(place_of(made.target)):
-        sub = plain(zmq.SUB, made.target)
-        sub.rcvtimeo = 50
-
-        def has_come():
-            publisher.publish("t", b"value")
-            try:
-                return sub.recv_multipart()
-            except zmq.Again:
-                return None
-
-        assert eventually(has_come) == [b"t", b"value"]
 
 
 def test_at_a_bridge_that_binds_a_socket_of_nng(bridge, opened, make_puller):

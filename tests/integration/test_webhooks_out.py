@@ -514,14 +514,3 @@ def test_the_first_request_that_fails_is_said_at_once(publisher, receiver, sende
     eventually(lambda: hooks.stats().endpoints["hook"].failures == 2)
     said = [record.getMessage() for record in caplog.records]
     assert said == ["webhook hook: a request failed, and is tried again: answered 500"]
-
-
-@pytest.mark.parametrize("state", ["file", "file/below"])
-def test_a_state_that_is_no_folder_is_named(tmp_path, capsys, state):
-    (tmp_path / "file").write_text("something else")
-    place = str(tmp_path / state)
-    words = ["hook", "out", "tcp://127.0.0.1:1", "http://127.0.0.1:1/", "--allow", "127.0.0.0/8"]
-    assert main([*words, "--state", place]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"p2pmsg hook out: state: the folder {place}/127.0.0.1-")
-    assert said.endswith(" cannot be used: Not a directory\n")

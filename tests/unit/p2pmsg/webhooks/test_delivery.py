@@ -1,7 +1,5 @@
 """What is sent to an endpoint when, and what may be committed, by a manual clock."""
 
-from random import Random
-
 import pytest
 
 from p2pmsg.webhooks.delivery import Delivery, DeliveryRules, Failure, Item
@@ -86,18 +84,6 @@ def test_the_schedule_is_that_of_standard_webhooks():
     assert end.letters == {"t0": "dead"}
     assert end.committed == {"t": 0}
     assert end.core.stats.dead == 1
-
-
-def test_jitter_spreads_the_attempts():
-    waits = []
-    for seed in range(50):
-        core = Delivery(DeliveryRules(order="none"), Random(seed))
-        core.offer(Item("a", "t", None, 1, 0), 0)
-        core.failed(core.take(0), 0, WRONG)
-        waits.append(core.next_deadline_ns() / S)
-    assert min(waits) >= 4.5
-    assert max(waits) <= 5.5
-    assert len(set(waits)) > 40
 
 
 def test_gone_stops_and_nothing_is_sent_again_until_resumed():

@@ -83,12 +83,3 @@ def test_ids_that_had_no_space_are_written_when_there_is_some(tmp_path, caplog, 
     assert len(said) == 2
     assert "It is tried again; what is taken meanwhile is known" in said[0]
     assert f"{path}: it works again, after 200 failures" in said[1]
-
-
-def test_ids_that_are_not_written_are_named_at_the_end(tmp_path, caplog):
-    seen = SeenIds(tmp_path / "seen", 0.0)
-    with no_file_above(0):
-        for number in range(3):
-            seen.add(str(number), 1.0)
-        seen.close()
-    assert "3 ids could not be written: if their requests are sent again" in caplog.text
