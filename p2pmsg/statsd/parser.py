@@ -244,24 +244,22 @@ def _pairs(parts: list[str]) -> tuple[str, ...]:
 def _parse_event(line: bytes) -> Event:
     r"""Parse `_e{title length,text length}:title|text|…`; `\n` in the text is a line break.
 
-    DataDog's clients count the lengths in bytes of UTF-8. Where that does not fit, they are taken
-    as characters. As in DataDog's agent, metadata that does not parse is left out.
+    The lengths count bytes of UTF-8. As in DataDog's agent, metadata that does not parse is left
+    out.
     """
-    text = line.decode()
-    header = _EVENT_HEADER.match(text)
+    header = _EVENT_HEADER.match(line.decode())
     if header is None:
         raise ValueError("bad_event")
-    lengths = int(header[1]), int(header[2])
-    body = line[header.end() :]  # the header is ASCII
-    parts = _cut_event(body, *lengths) or _cut_event(body.decode(), *lengths)
-    if parts is None:
+    title_end = header.end() + int(header[1])  # the header is ASCII
+    end = title_end + 1 + int(header[2])
+    bars = line[title_end : title_end + 1], line[end : end + 1]
+    if not int(header[1]) or len(line) < end or bars[0] != b"|" or bars[1] not in (b"|", b""):
         raise ValueError("bad_event")
     try:
-        title, content, rest = (p if isinstance(p, str) else p.decode() for p in parts)
+        title, content = line[header.end() : title_end].decode(), line[title_end + 1 : end].decode()
+        rest = line[end + 1 :].decode()
     except UnicodeDecodeError:
         raise ValueError("bad_event") from None
-    if not title:
-        raise ValueError("bad_event")
     fields: dict[str, Any] = {}
     for section in rest.split("|"):
         mark, _, value = section.partition(":")
@@ -272,18 +270,6 @@ def _parse_event(line: bytes) -> Event:
         else:
             _read_metadata(section, _EVENT_TEXTS, fields)
     return Event(title=title, text=content.replace("\\n", "\n"), **fields)
-
-
-def _cut_event(body: Any, title_length: int, text_length: int) -> tuple[Any, Any, Any] | None:
-    """Cut bytes or characters into title, text and the rest; None where the lengths do not fit."""
-    bar = b"|" if isinstance(body, bytes) else "|"
-    text_start = title_length + 1
-    end = text_start + text_length
-    if body[title_length:text_start] != bar or len(body) < end:
-        return None
-    if len(body) > end and body[end : end + 1] != bar:
-        return None
-    return body[:title_length], body[text_start:end], body[end + 1 :]
 
 
 def _parse_service_check(line: bytes) -> ServiceCheck:
