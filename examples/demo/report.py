@@ -104,7 +104,7 @@ def progress_rows(state: State) -> list[list[str]]:
     if state.spark_rows is not None:
         rows[-1].append(f"{state.spark_rows:,} read")
     if state.spark_lag is not None:
-        rows[-1].append(f"{state.spark_lag:,} not yet")
+        rows[-1].append(f"{state.spark_lag:,} not read yet")
     return rows
 
 

@@ -106,7 +106,11 @@ class RangePool:
             await asyncio.wait([reading])
         finally:
             reading.cancel()
-        return None if reading.cancelled() else reading.result()
+        if self._closed:  # what does not come any more is not lost
+            if not reading.cancelled():
+                reading.exception()
+            return None
+        return reading.result()
 
     def stop(self) -> None:
         """End all reads, also those that wait for a thread."""
