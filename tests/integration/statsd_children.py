@@ -25,19 +25,6 @@ def collect(interval_s, state, *endpoints):
             time.sleep(0.02)
 
 
-def count(endpoint, messages):
-    """Send so many deltas, one a message, print that, and stay until standard input ends."""
-    with metrics.Client(endpoint, interval=0.0) as client:
-        say(endpoint=client.endpoint)
-        for number in range(int(messages)):
-            client.increment("child.hits")
-            client.increment("child.sum", number)
-            if number % 20 == 0:
-                time.sleep(0.001)
-        say(done=True)
-        sys.stdin.readline()
-
-
 def short(endpoint, ending):
     """Count to a hundred and end at once: by `close`, without it, by SIGKILL, or in a fork."""
     if ending == "fork":

@@ -142,20 +142,6 @@ def test_a_client_that_is_closed_and_one_that_comes_after_it_count_together(tmp_
             eventually(lambda: collector.totals().counters.get("a") == 12)
 
 
-def test_a_client_that_was_killed_is_counted_as_far_as_it_came(tmp_path):
-    with child("count", LOOPBACK, "1000000") as process:
-        place = say_until(process, lambda said: "endpoint" in said)["endpoint"]
-        with collecting(exact=place) as (collector, _):
-            eventually(lambda: collector.totals().counters.get("child.hits", 0) > 500)
-            process.kill()
-            process.wait()
-            time.sleep(0.3)
-            counters = collector.totals().counters
-    hits = counters["child.hits"]
-    # Each message has both calls' kind, one call a message: all or nothing, in order.
-    assert sum(range(hits - 1)) <= counters["child.sum"] <= sum(range(hits))
-
-
 class LoggedClient:
     """A client with a log in a process of its own, that is killed and started again."""
 

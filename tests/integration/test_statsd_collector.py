@@ -1,16 +1,12 @@
 """The collector over real sockets, with real clients."""
 
-import random
 import socket
 import struct
-import time
 
 import pytest
 
-import p2pmsg
 from p2pmsg.statsd import (
     AggregateConfig,
-    Collector,
     Event,
     GraphiteOutput,
     ServiceCheck,
@@ -206,32 +202,6 @@ def test_a_flood_of_names_is_cut_off_counted_and_named():
     assert keep.counts()["known"] == 1000
 
 
-def test_floods_of_bad_lines_and_of_large_packets_stop_nothing():
-    rng = random.Random(7)
-    with collecting() as (collector, keep):
-        with open_client(collector.endpoints[0]) as client:
-            good = 0
-            for number in range(300):
-                client.send(rng.randbytes(rng.randrange(1, 2000)).replace(b"\n", b""))
-                client.send(b"\n".join([b"bad"] * 100))
-                if number % 10 == 0:
-                    client.send(b"\n".join([b"big:1|c"] * 8000))
-                    good += 8000
-                    # What is sent faster than it is read the kernel drops.
-                    sent = good + (number + 1) * 101
-                    eventually(lambda sent=sent: collector.stats().metrics >= sent)
-            client.send(b"end:1|c")
-            eventually(lambda: collector.stats().metrics >= good + 300 * 101 + 1)
-            stats = collector.stats()
-        collector.flush()
-    assert stats.bad_reasons["no_value"] >= 30_000
-    assert len(stats.bad_sample) == 20
-    assert stats.error is None
-    assert stats.read_failures == 0
-    assert keep.counts()["big"] == good
-    assert keep.counts()["end"] == 1
-
-
 def test_connections_wait_where_no_descriptor_is_left_and_that_is_said(caplog):
     with collecting(LOOPBACK) as (collector, keep), socket.socket() as client:
         with no_descriptor_left():
@@ -273,14 +243,6 @@ def test_what_the_kernel_drops_is_counted(monkeypatch):
     assert stats.kernel_drops > 0
 
 
-def test_closing_flushes_what_has_arrived():
-    with collecting() as (collector, keep):
-        with open_client(collector.endpoints[0]) as client:
-            for _ in range(1000):
-                client.send(b"a:1|c")
-    assert keep.counts()["a"] + collector.stats().kernel_drops == 1000
-
-
 def test_an_output_that_fails_is_counted_and_stops_nothing():
     class Broken(Keep):
         name = "broken"
@@ -300,21 +262,6 @@ def test_an_output_that_fails_is_counted_and_stops_nothing():
 def test_flushes_come_by_themselves():
     with collecting(interval=0.05) as (_, keep):
         eventually(lambda: len(keep.flushes) >= 5)
-
-
-def test_a_place_that_is_taken_is_reported_and_leaves_nothing_open():
-    with collecting() as (collector, _):
-        with pytest.raises(p2pmsg.BindError, match="Address already in use"):
-            Collector(collector.endpoints[0])
-
-
-def test_a_socket_file_of_a_collector_that_was_killed_is_taken_over(tmp_path):
-    path = tmp_path / "s"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
-        dead.bind(str(path))
-    with collecting(f"unixgram://{path}") as (collector, _):
-        feed(collector, b"a:1|c")
-    assert not path.exists()
 
 
 def test_the_management_port_answers_as_statsd_does(carbon):
@@ -356,13 +303,3 @@ def read_until(connection, end, length=0):
 
 def names(answer):
     return [line.partition(":")[0] for line in answer.splitlines() if line]
-
-
-def test_a_management_client_that_does_not_read_stops_nothing():
-    with collecting(management=LOOPBACK) as (collector, _):
-        feed(collector, *(b"name.%d:1|c" % number for number in range(2000)))
-        with socket.create_connection(address(collector.management_endpoint)) as lazy:
-            for _ in range(50):
-                lazy.send(b"counters\n")
-                time.sleep(0.002)
-            feed(collector, b"a:1|c")

@@ -6,13 +6,11 @@ from hypothesis import strategies as st
 
 import p2pmsg
 from p2pmsg import codec
-from p2pmsg.errors import MessageTooLargeError
 from p2pmsg.metrics.deltas import (
     BYTES_MAX,
     Deltas,
     check_name,
     check_number,
-    check_size,
     check_tags,
 )
 from p2pmsg.statsd import parse_line
@@ -245,16 +243,6 @@ def test_what_is_larger_than_is_gathered_goes_alone():
     deltas = Deltas()
     assert deltas.add("s", "s", large)
     assert not deltas.add("c", "a", 1)
-
-
-@pytest.mark.parametrize(
-    ("key", "text"), [("urls", "x" * 2000), ("urls|#a:" + "x" * 2000, "y"), ("é" * 600, "y")],
-    ids=["value", "tags", "name"],
-)  # fmt: skip
-def test_what_no_message_can_hold_is_refused_with_its_size_and_the_limit(key, text):
-    with pytest.raises(MessageTooLargeError, match=f"the metric '{key[:4]}") as raised:
-        check_size(key, text, 1024)
-    assert (raised.value.limit, raised.value.size > 1024) == (1024, True)
 
 
 def check_value(value):
