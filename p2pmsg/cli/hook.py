@@ -10,7 +10,7 @@ from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import repeat
 from p2pmsg.cli.secured import SECURITY, security_of
-from p2pmsg.webhooks.delivery import ORDERS
+from p2pmsg.webhooks.endpoint import ORDERS
 from p2pmsg.webhooks.formats import FORMATS
 from p2pmsg.webhooks.schemes import SCHEMES
 from p2pmsg.webhooks.signatures import OUT_SCHEMES

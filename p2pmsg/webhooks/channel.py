@@ -38,6 +38,8 @@ _AGAIN_S: Final = 5.0
 _LEAVE_S: Final = 2.0
 """With nothing wanted for so long the subscriber leaves, so that it holds up no publisher."""
 _TAKE_MAX: Final = 256
+_FEW: Final = 250
+_BATCH_MAX: Final = 100
 _GATHER_S: Final = 0.01
 _STREAMS_MAX: Final = 65_536
 _ASKED_MAX: Final = 100
@@ -79,7 +81,9 @@ class Channel:
         self._endpoint = endpoint
         self._folder = state / endpoint.name
         self._report = report
-        self._core = Delivery(endpoint.rules, Random(SystemRandom().getrandbits(64)))
+        self._is_batch = endpoint.format == "cloudevents-batch"
+        rng, batch_max = Random(SystemRandom().getrandbits(64)), _BATCH_MAX if self._is_batch else 1
+        self._core = Delivery(endpoint, rng, batch_max=batch_max)
         self._loop = asyncio.get_running_loop()
         self._client = Client(endpoint, resolver)
         self._stats = self._core.stats
@@ -198,7 +202,7 @@ class Channel:
                 except TimeoutError:
                     return
                 continue
-            if wanted < min(_TAKE_MAX, self._endpoint.rules.window // 4):
+            if wanted < _FEW:
                 await asyncio.sleep(_GATHER_S)  # few at a time would cost more than they are
                 wanted = max(1, self._core.wants)
             batch = await subscriber.receive_many(min(wanted, _TAKE_MAX))
@@ -307,8 +311,8 @@ class Channel:
         requests = [Request(each.headers, each.body) for each in letters if each.headers]
         if not requests:
             return Failure(letters[0].reason, is_final=True)
-        is_batch = self._endpoint.format == "cloudevents-batch"
-        return await self._client.post(join(requests) if is_batch else requests[0], hook_id)
+        request = join(requests) if self._is_batch else requests[0]
+        return await self._client.post(request, hook_id)
 
     def _do(self, effect: Effect) -> None:
         if effect.kind in ("park", "unpark", "dead", "stopped"):
@@ -396,7 +400,7 @@ class Channel:
         while True:
             await asyncio.sleep(_ASKED_S)
             try:
-                has_space = self._core.parked < self._endpoint.rules.parked_max
+                has_space = self._core.has_space
                 again = await self._loop.run_in_executor(self._disk, self._take_up, has_space)
             except OSError as error:
                 _log.warning("webhook %s: letters: %s", self._endpoint.name, error)

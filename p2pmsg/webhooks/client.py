@@ -126,7 +126,7 @@ class Client:
         """Return a session, which keeps connections for further requests, or makes new ones."""
         aiohttp, endpoint = import_aiohttp(), self._endpoint
         connector = aiohttp.TCPConnector(
-            limit=endpoint.rules.concurrency,
+            limit=endpoint.concurrency,
             use_dns_cache=False,  # a name that is looked up again is checked again
             resolver=resolver,
             socket_factory=self._make_socket,

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from random import Random
 from typing import Any, Final, Literal
 
-from p2pmsg.checks import check, check_fields
+from p2pmsg.webhooks.endpoint import Endpoint
 from p2pmsg.webhooks.stats import EndpointStats
 
 _S: Final = 1_000_000_000
@@ -43,44 +43,6 @@ _PROBE_MAX_S: Final = 300.0
 """The longest time between two: an endpoint that comes back is found within five minutes."""
 _WINDOW_BYTES: Final = 64 * 2**20
 _PARKED_BYTES: Final = 64 * 2**20
-
-
-Order = Literal["stream", "key", "none"]
-ORDERS: Final = ("stream", "key", "none")
-STANDARD_DELAYS: Final = (
-    0.0, 5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0,
-)  # fmt: skip
-"""Standard Webhooks' schedule: at once, after 5 s, 5 min, 30 min, 2, 5, 10, 14, 20 and 24 h."""
-_DELAYS_MAX: Final = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryRules:
-    """The rules of one delivery; times in seconds.
-
-    Attributes:
-        order: what waits for the message before it: those of its stream, of its key, or none.
-        concurrency: requests under way at once.
-        batch_max: messages of one request.
-        rate: requests a second at most; None: not limited.
-        retry: how long to wait before each attempt.
-        window: messages in memory that are not delivered; the publisher's log has the others.
-        parked_max: messages that failed and wait on this machine's disk, so that others go on.
-
-    """
-
-    order: Order = "stream"
-    concurrency: int = 1
-    batch_max: int = 1
-    rate: float | None = None
-    retry: Sequence[float] = STANDARD_DELAYS
-    window: int = 1000
-    parked_max: int = 10_000
-
-    def __post_init__(self) -> None:
-        check_fields(self, concurrency=1, rate=0.001)
-        ok = 1 <= len(self.retry) <= _DELAYS_MAX
-        check("retry", self.retry, ok, f"1 to {_DELAYS_MAX} times in seconds")
 
 
 class State(Enum):
@@ -169,8 +131,11 @@ class Delivery:
     """The state of the delivery to one endpoint.
 
     Args:
-        rules: how it is delivered.
+        endpoint: where to, and how.
         rng: for the jitter.
+        batch_max: messages of one request. Default 1.
+        window: messages in memory that are not delivered; the publisher's log has the others.
+        parked_max: messages that failed and wait on this machine's disk, so that others go on.
 
     Attributes:
         stats: what happened.
@@ -184,8 +149,13 @@ class Delivery:
 
     """
 
-    def __init__(self, rules: DeliveryRules, rng: Random) -> None:
-        self._rules = rules
+    def __init__(
+        self, endpoint: Endpoint, rng: Random, *, batch_max: int = 1, window: int = 1000,
+        parked_max: int = 10_000,
+    ) -> None:  # fmt: skip
+        self._endpoint = endpoint
+        self._retry = tuple(endpoint.retry)
+        self._batch_max, self._window, self._parked_max = batch_max, window, parked_max
         self._rng = rng
         self.stats = EndpointStats()
         self.effects: deque[Effect] = deque()
@@ -209,7 +179,7 @@ class Delivery:
         """How many more messages may be offered; 0 while what is here is enough."""
         if self.stopped is not None or self.held_bytes >= _WINDOW_BYTES:
             return 0
-        return max(0, self._rules.window - self.held)
+        return max(0, self._window - self.held)
 
     def offer(self, item: Item, now_ns: int) -> None:
         """Take a message, the next one of its stream."""
@@ -225,15 +195,15 @@ class Delivery:
     def restore(self, item: Item, now_ns: int, attempts: int = 0) -> None:
         """Take a message whose letter is on the disk: one that was parked, or is sent again."""
         item.is_parked = item.is_acknowledged = True
-        item.attempts = min(attempts, len(self._rules.retry) - 1)
+        item.attempts = min(attempts, len(self._retry) - 1)
         self.parked += 1
         self.parked_bytes += item.size
         self._enqueue(item, now_ns)
 
     def take(self, now_ns: int) -> list[Item]:
         """Return the messages of the next request, or none where there is nothing to do now."""
-        rules = self._rules
-        if self.stopped is not None or self.in_flight >= rules.concurrency or not self._heap:
+        endpoint = self._endpoint
+        if self.stopped is not None or self.in_flight >= endpoint.concurrency or not self._heap:
             return []
         if now_ns < self._hold_ns or now_ns < self._next_ns:
             return []
@@ -243,15 +213,15 @@ class Delivery:
             self._is_probing = True
         elif self._heap[0][0] > now_ns:
             return []
-        items = self._take_items(now_ns, 1 if self.is_open else rules.batch_max)
+        items = self._take_items(now_ns, 1 if self.is_open else self._batch_max)
         for item in items:
             item.state = State.IN_FLIGHT
             item.is_early = item.due_ns > now_ns
             item.is_probe = self.is_open
         self.in_flight += 1
         self.stats.requests += 1
-        if rules.rate is not None:
-            self._next_ns = now_ns + int(_S / rules.rate)
+        if endpoint.rate is not None:
+            self._next_ns = now_ns + int(_S / endpoint.rate)
         return items
 
     def succeeded(self, items: Sequence[Item], now_ns: int, status: int = 200) -> None:
@@ -331,7 +301,11 @@ class Delivery:
 
     def next_deadline_ns(self) -> int | None:
         """Return when to call `take` again at the latest; None: only after another call."""
-        if self.stopped is not None or not self._heap or self.in_flight >= self._rules.concurrency:
+        if (
+            self.stopped is not None
+            or not self._heap
+            or self.in_flight >= self._endpoint.concurrency
+        ):
             return None
         if self.is_open:
             if self._is_probing:
@@ -344,6 +318,11 @@ class Delivery:
         return max(0, self._hold_ns - now_ns)
 
     @property
+    def has_space(self) -> bool:
+        """Whether more may be parked."""
+        return self.parked < self._parked_max
+
+    @property
     def waiting(self) -> int:
         """How many messages are here, delivered ones excepted."""
         return self.held + self.parked
@@ -352,9 +331,9 @@ class Delivery:
         self._number += 1
         item.number = self._number
         item.due_ns = now_ns
-        if self._rules.order == "stream":
+        if self._endpoint.order == "stream":
             item.group = item.stream
-        elif self._rules.order == "key" and item.key is not None:
+        elif self._endpoint.order == "key" and item.key is not None:
             item.group = (item.stream, item.key)
         else:
             self._push(item)
@@ -424,7 +403,7 @@ class Delivery:
             del self._unacknowledged[item.stream]
 
     def _wait(self, item: Item, now_ns: int, is_final: bool, is_held: bool) -> None:
-        delays = self._rules.retry
+        delays = self._retry
         item.state = State.WAITING
         if is_held:
             item.due_ns = self._hold_ns
@@ -460,19 +439,19 @@ class Delivery:
         if self.is_open and was_probe:
             self._cooldown_s = min(2 * self._cooldown_s, _PROBE_MAX_S)
             self._probe_ns = now_ns + self._jittered(self._cooldown_s)
-        few = self._rules.order == "stream"
+        few = self._endpoint.order == "stream"
         if self.is_open or self._streak < (_FAILURES_OF_STREAM if few else _FAILURES):
             return
         self.is_open = True
         self._is_probing = False
-        first_s = next((wait for wait in self._rules.retry[1:] if wait), _PROBE_S)
+        first_s = next((wait for wait in self._retry[1:] if wait), _PROBE_S)
         self._cooldown_s = min(first_s, _PROBE_MAX_S)
         self._probe_ns = now_ns + self._jittered(self._cooldown_s)
         self.effects.append(Effect("opened", None, self.reason))
 
     def _park_group(self, item: Item) -> None:
         """Park what failed and, in its group, what waits for it: others are to go on."""
-        if self.is_open or self._rules.order == "stream":
+        if self.is_open or self._endpoint.order == "stream":
             return  # the endpoint is away, or must wait: the publisher's log keeps the rest
         for each in self._groups[item.group] if item.group is not None else (item,):
             if not self._park(each):
@@ -482,7 +461,7 @@ class Delivery:
         """Ask for an item to be parked; False where no more may be."""
         if item.is_parked or item.is_parking:
             return True
-        is_full = self.parked >= self._rules.parked_max
+        is_full = self.parked >= self._parked_max
         if is_full or self.parked_bytes + item.size > _PARKED_BYTES or self.is_open:
             return False
         item.is_parking = True

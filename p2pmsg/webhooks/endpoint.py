@@ -15,15 +15,20 @@ from p2pmsg.webhooks.addresses import (
     check_address,
     parse_networks,
 )
-from p2pmsg.webhooks.delivery import STANDARD_DELAYS, DeliveryRules, Order
 from p2pmsg.webhooks.formats import Format
 from p2pmsg.webhooks.signatures import Secret, secrets_of, signers
 from transports.hiding import hiding
 
+Order = Literal["stream", "key", "none"]
+ORDERS: Final = ("stream", "key", "none")
+STANDARD_DELAYS: Final = (
+    0.0, 5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0,
+)  # fmt: skip
+"""Standard Webhooks' schedule: at once, after 5 s, 5 min, 30 min, 2, 5, 10, 14, 20 and 24 h."""
+_DELAYS_MAX: Final = 1000
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_BATCH_MAX: Final = 100
 _RESERVED: Final = ("content-length", "host", "transfer-encoding", "connection")
 
 
@@ -90,7 +95,7 @@ class Endpoint:
     one where the URL may change."""
 
     def __post_init__(self) -> None:
-        check_fields(self, timeout=0.001)
+        check_fields(self, concurrency=1, rate=0.001, timeout=0.001)
         parts = _checked_url(self.url)
         if self.scheme == "standard":
             signers(self.secret)
@@ -105,18 +110,8 @@ class Endpoint:
             object.__setattr__(self, "name", f"{host}-{digest}")
         limit = "1 to 100 letters, digits, dots, dashes and underscores"
         check("name", self.name, bool(_NAME.fullmatch(self.name)), limit)
-        _ = self.rules  # checks the rest
-
-    @property
-    def rules(self) -> DeliveryRules:
-        """What the delivery goes by."""
-        return DeliveryRules(
-            order=self.order,
-            concurrency=self.concurrency,
-            batch_max=_BATCH_MAX if self.format == "cloudevents-batch" else 1,
-            rate=self.rate,
-            retry=tuple(self.retry),
-        )
+        ok = 1 <= len(self.retry) <= _DELAYS_MAX
+        check("retry", self.retry, ok, f"1 to {_DELAYS_MAX} times in seconds")
 
     @property
     def place(self) -> str:

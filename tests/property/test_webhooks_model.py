@@ -16,7 +16,7 @@ SHORT = (0, 1, 5, 20)
 class Model:
     def __init__(self, data, rules):
         self.data, self.rules = data, rules
-        self.end = Endpoint(**rules)
+        self.end = Endpoint(**dict(rules))
         self.flying = []
         self.delivered = []
         self.groups_flying = set()

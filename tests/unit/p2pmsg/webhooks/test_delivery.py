@@ -2,10 +2,12 @@
 
 import pytest
 
-from p2pmsg.webhooks.delivery import Delivery, DeliveryRules, Failure, Item
+from p2pmsg import webhooks
+from p2pmsg.webhooks.delivery import Delivery, Failure, Item
 
 S = 1_000_000_000
 DOWN = Failure("connection refused")
+LIMITS = ("batch_max", "window", "parked_max")
 WRONG = Failure("answered 500", 500)
 
 
@@ -21,7 +23,9 @@ class Endpoint:
 
     def __init__(self, **rules):
         self.now = 1000 * S
-        self.core = Delivery(DeliveryRules(**rules), Exact())
+        limits = {name: rules.pop(name) for name in LIMITS if name in rules}
+        settings = webhooks.Endpoint("http://a.example.com/", **({"concurrency": 1} | rules))
+        self.core = Delivery(settings, Exact(), **limits)
         self.letters = {}
         self.reports = []
         self.committed = {}
