@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from recovery.platform import libc_function
+
 _SLOTS = 64
 _SLOT_BYTES = 65_536
 _STRIDE_BYTES = _SLOT_BYTES + 1_088
@@ -42,7 +44,9 @@ class _MMsgHdr(ctypes.Structure):
     _fields_ = (("header", _MsgHdr), ("length", ctypes.c_uint32))
 
 
-_recvmmsg: Any = ctypes.CDLL(None, use_errno=True).recvmmsg
+_recvmmsg: Any = libc_function("recvmmsg")
+if _recvmmsg is None:
+    raise ImportError("StatsD lines are read by recvmmsg, which this system does not have")
 _recvmmsg.argtypes = (
     ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p,
 )  # fmt: skip

@@ -25,7 +25,7 @@ MORE = {
     "Pusher": {"begin", "open"},
     "Puller": {"begin"},
     "Requester": {"begin"},
-    "Responder": {"begin", "open"},
+    "Responder": {"begin"},
     "Relay": {"begin", "open"},
 }
 ARGUMENTS = {
