@@ -48,15 +48,8 @@ class Connection:
     """What `last_heard_ns` was when it was found silent."""
     one_way: str = ""
     """Who is heard over it and not over the recovery channel, or the other way, for people."""
-    largest_bytes: int = 0
-    """How large the largest datagram was that came, since a first NACK by UDP was in vain."""
     was_last_heard_ns: int = 0
     """About when anything last came, excused silence or not."""
-
-    def on_size(self, size: int) -> None:
-        """Note that a datagram of `size` bytes came."""
-        if size > self.largest_bytes:
-            self.largest_bytes = size
 
     @property
     def key(self) -> int | None:

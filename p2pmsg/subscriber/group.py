@@ -171,7 +171,6 @@ class MulticastReceiver:
 
         What is kept of `data` is copied. With `shed`, messages are only noted to exist.
         """
-        self._lines[line].on_size(min(segment, len(data)))
         if self.keys is None:
             yield from self._decode(line, data, segment, address, now_ns, shed)
         else:
@@ -348,18 +347,13 @@ class MulticastReceiver:
             return
         if peer.group.path.came_elsewhere(frame, now_ns):
             self._on_unreachable(peer, says=True)
-        if peer.group.path.is_first:
-            for line in self._lines:  # what came before says little: routes, and MTUs, change
-                line.largest_bytes = 0
 
     def _on_unreachable(self, peer: Session, *, says: bool) -> None:
         """Have `stats()`, and the log where it `says` so, name a publisher not reached by UDP."""
         place = self._place(peer)
         if place is not None and peer.group is not None and not peer.gone:
             line = self._lines[place[0]]
-            line.one_way = peer.group.path.text(
-                peer.name, peer.recovery, place[1], line.largest_bytes
-            )
+            line.one_way = peer.group.path.text(peer.name, peer.recovery, place[1])
             if says:
                 self._effects.warn(place[0], peer.session, line.one_way)
 
@@ -675,8 +669,6 @@ class MulticastReceiver:
         if topic and peer is None:
             raise FrameError("session")
         self._lines[line].last_heard_ns = now_ns
-        if index + 1 < parts:
-            self._lines[line].on_size(2**16)  # as large as any that its publisher sends
         kind = int(Kind.DATA) if topic else 0
         key = (frame.session, topic, frame.sequence, kind)
         reassembler, rank = self.reassembler, _FAR

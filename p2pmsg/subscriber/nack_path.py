@@ -28,26 +28,18 @@ _NEVER_NS: Final = 2**63
 
 
 class NackPath:
-    """Whether a session's publisher is reached by UDP.
-
-    Attributes:
-        is_first: whether the last repair that came elsewhere was the first in a row.
-        least_bytes: how large the frames were that were asked for in vain, at least.
-
-    """
+    """Whether a session's publisher is reached by UDP."""
 
     __slots__ = (
         "_again_ns", "_followed", "_is_elsewhere", "_receiver", "_since_ns", "_vain", "_warn_ns",
-        "is_first", "least_bytes",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._followed: tuple[str, int] | None = None
         self._receiver: StreamReceiver[Any] | None = None
-        self._is_elsewhere = self.is_first = False
+        self._is_elsewhere = False
         self._vain: list[tuple[str, int]] = []
         self._since_ns = self._again_ns = self._warn_ns = 0
-        self.least_bytes = _NEVER_NS
 
     @property
     def is_blocked(self) -> bool:
@@ -74,16 +66,14 @@ class NackPath:
 
     def came_elsewhere(self, frame: Frame, now_ns: int) -> bool:
         """Take a repair that its publisher sent elsewhere; returns whether to warn now."""
-        followed, self.is_first = self._followed, False
+        followed = self._followed
         if followed is None or followed[0] != frame.topic or not frame.covers(followed[1]):
             return False
         self._followed = self._receiver = None
         if not self._is_elsewhere:
             return False
-        self.least_bytes = min(self.least_bytes, len(frame.data))
         if not self.is_blocked:
             self._vain.append(followed)
-        self.is_first = len(self._vain) == 1
         if not self.is_blocked:
             return False
         is_due, self._again_ns = now_ns >= self._warn_ns, now_ns + AGAIN_NS
@@ -100,29 +90,18 @@ class NackPath:
         if self.is_blocked:
             self._warn_ns = now_ns + AGAIN_NS
         self._vain.clear()
-        self.least_bytes = _NEVER_NS
         self._followed = self._receiver = None
 
-    def text(self, name: str, recovery: str, address: Any, largest_bytes: int) -> str:
-        """Return what is said of a publisher of which no repair comes by UDP.
-
-        If each was larger than the largest datagram that came since the first one was asked for,
-        the network does not carry it.
-        """
+    def text(self, name: str, recovery: str, address: Any) -> str:
+        """Return what is said of a publisher of which no repair comes by UDP."""
         place = str(address)
         if isinstance(address, tuple):
             host, port = address[:2]
             place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        cause = f"a firewall or a NAT drop UDP from here to {place}, where its datagrams come from?"
-        if self.least_bytes > largest_bytes:
-            cause = (
-                f"the network in between carry less than it sends (the MTU)? No datagram of more "
-                f"than {largest_bytes} bytes has come since. "
-                f"MulticastPublisherConfig(datagram_bytes=…) says how large they are made"
-            )
         return (
             f"no repair of publisher {name!r} comes by UDP: {VAIN_MAX} times in a row what was "
             f"missing was asked for at {place} in vain, and then repaired over its recovery "
             f"endpoint {recovery}. It is asked for there at once from now on, and by UDP again "
-            f"after a minute. Does {cause}"
+            f"after a minute. Does a firewall or a NAT drop UDP from here to {place}, where its "
+            f"datagrams come from, or the network large datagrams (datagram_bytes)?"
         )

@@ -12,7 +12,6 @@ import pytest
 from p2pmsg import LogConfig
 from p2pmsg.aio.publisher import Publisher
 from p2pmsg.aio.relay import Relay
-from p2pmsg.config import MulticastPublisherConfig, PublisherConfig
 from p2pmsg.errors import (
     ClosedError,
     ConfigError,
@@ -20,7 +19,6 @@ from p2pmsg.errors import (
     SendQueueFullError,
 )
 from recovery import platform
-from recovery.log import LogReader
 from tests.endpoints import free_port
 from tests.integration import aio
 from tests.integration.peers import (
@@ -79,25 +77,6 @@ def test_everything_arrives(make_subscriber, tmp_path, place, loop):
             publisher.publish(TOPIC, 1)
 
     aio.run(main, loop, debug=True)
-
-
-@pytest.mark.parametrize("parity", [{}, {"fec_data": 8, "fec_parity": 1}], ids=["plain", "parity"])
-def test_all_parts_leave_and_drain_waits_for_them(make_subscriber, parity):
-    """The last of them waited for the next heartbeat."""
-    config = PublisherConfig(multicast=MulticastPublisherConfig(**parity))
-
-    async def main():
-        endpoint = f"udp://239.255.77.3:{free_port()}?interface=127.0.0.1"
-        async with Publisher(endpoint, config=config) as publisher:
-            subscriber = await join(publisher, make_subscriber)
-            before = publisher.stats().multicast.bytes_sent
-            value = random.Random(1).randbytes(1_000_000)
-            publisher.publish(TOPIC, value)
-            await publisher.drain()
-            assert publisher.stats().multicast.bytes_sent - before > len(value)
-            assert (await asyncio.to_thread(take, subscriber, 1))[0].value == value
-
-    run(main)
 
 
 def test_without_a_loop_or_in_another_one_it_is_refused():
@@ -223,44 +202,6 @@ def test_closing_wakes_those_who_wait(make_subscriber, make_proxy):
         assert publisher.stats().undelivered > 0
 
     run(main)
-
-
-@pytest.mark.parametrize("fsync", ["interval", "always"])
-def test_cancelled_at_each_step_it_can_be_closed_again(make_subscriber, memory_path, fsync):
-    """A round more is let pass before each cancellation; at last the call has ended before it."""
-    LAST = 40
-
-    async def one(at):
-        config = LogConfig(memory_path / "log", fsync=fsync)
-        publisher = Publisher(LOOPBACK, log=config)
-        if at % 3 == 0:
-            await join(publisher, make_subscriber)
-        first = publisher.publish(TOPIC, at)
-        publisher.publish(TOPIC, at)
-        calls = [publisher.drain(), publisher.wait_for_subscribers(9), publisher.close()]
-        for call in calls:
-            task = asyncio.create_task(call)
-            await steps(at)
-            if at == LAST and call is calls[-1]:
-                await asyncio.wait([task])
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        if at:
-            with pytest.raises(ClosedError):
-                publisher.publish(TOPIC, "too late")
-        await publisher.close()
-        assert publisher.stats().published == first + 2
-        return not task.cancelled()
-
-    async def main():
-        closed = [await one(at) for at in range(LAST + 1)]
-        assert closed[LAST]
-        assert False in closed
-
-    run(main)
-    with contextlib.closing(LogReader(memory_path / "log")) as reader:
-        assert reader.streams()[0].next == 82
 
 
 def test_a_loop_that_ends_closes_it_and_says_so(memory_path, make_subscriber, caplog):

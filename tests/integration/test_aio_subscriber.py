@@ -13,7 +13,7 @@ from p2pmsg.errors import ClosedError, CursorError
 from tests.endpoints import free_port
 from tests.integration.aio import LOOPS, connected, run
 from tests.integration.mold import make_feed, place
-from tests.integration.peers import LOOPBACK, TOPIC, publish_frames
+from tests.integration.peers import LOOPBACK, TOPIC
 
 __all__ = ["make_feed", "place"]
 
@@ -335,22 +335,3 @@ def test_without_an_event_loop(kind):
         subscriber.close_now()
         with pytest.raises(ClosedError):
             subscriber.receive_nowait()
-
-
-@pytest.mark.parametrize("awaits", [False, True])
-def test_a_slow_reader_of_the_newest_values_reads_on_before_it_takes_one(awaits):
-    """What waits in the socket is not conflated, and the loop's turns do not come between."""
-
-    async def main():
-        async with connected(topics=["t"], on_gap="latest") as (publisher, subscriber):
-            found = []
-            for first in range(0, 1000, 10):
-                publish_frames(publisher, range(first, first + 10))
-                time.sleep(0.001)
-                if awaits:
-                    await asyncio.sleep(0.001)
-                found.append((await subscriber.receive(60)).value)
-            assert found == sorted(set(found))
-            assert found[-1] > 500
-
-    run(main)

@@ -350,15 +350,6 @@ def test_block_waits_stall_ms_once_and_then_goes_on(make_publisher, make_subscri
     check_exact(take_all(slow, COUNT + 100), range(COUNT, COUNT + 100))
 
 
-def test_a_reader_slower_than_the_publisher_sets_the_pace(make_publisher, make_subscriber):
-    publisher = make_publisher(stall_timeout=20.0, replay_bytes=2**17)
-    slow = make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**16, on_gap="raise")
-    collector = Collector(slow)
-    publish(publisher, 0, COUNT)
-    check_exact(collector.wait_for(COUNT))
-    assert check_ledger(slow, lost=0).nacks_sent == 0
-
-
 def test_drop_never_waits(make_publisher, make_subscriber):
     publisher, slow, quick = slow_and_quick(make_publisher, make_subscriber, on_full="drop")
     publish(publisher, 0, COUNT)
@@ -450,25 +441,6 @@ def test_memory_is_bounded_with_a_subscriber_that_never_reads(make_child):
     assert held_rss < 30 * MIB
     assert publisher.wait() == 0
     assert subscriber.wait() == 0
-
-
-@pytest.mark.long
-def test_memory_is_bounded_with_a_frozen_subscriber(make_child):
-    import signal
-
-    publisher = make_child("grow", LOOPBACK, 4 * MIB, 80 * 10**6)
-    subscriber = make_child("hold", publisher.line(), MIB)
-    subscriber.line()
-    subscriber.signal(signal.SIGSTOP)
-    # Whether it had joined is the publisher's luck; another one makes sure that it goes on.
-    make_child("hold", endpoint_of(publisher, subscriber), MIB)
-    grown, replayed = map(int, publisher.line(60).split())
-    assert replayed <= 4 * MIB
-    assert grown < 40 * MIB
-
-
-def endpoint_of(publisher, subscriber):
-    return subscriber.process.args[-2]
 
 
 @pytest.mark.parametrize("receive_bytes", [2**16, 2**20])

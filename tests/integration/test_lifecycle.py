@@ -5,9 +5,7 @@ import errno
 import gc
 import os
 import re
-import signal
 import threading
-import time
 
 import pytest
 
@@ -81,15 +79,6 @@ def test_close_waits_for_a_subscriber_that_still_has_gaps(
         check_ledger(subscriber, delivered=5_000, outstanding=0, lost=0)
 
 
-def test_a_subscriber_that_leaves_is_not_waited_for(connect):
-    publisher, subscriber = connect()
-    subscriber.close()
-    eventually(lambda: publisher.stats().subscribers == 0)
-    publisher.publish(TOPIC, 0)
-    publisher.close()
-    assert publisher.stats().undelivered == 0
-
-
 def test_a_closed_subscriber_keeps_its_ledger(connect):
     publisher, subscriber = connect()
     publisher.publish_many(TOPIC, range(10_000))
@@ -153,23 +142,3 @@ def test_a_process_that_ends_with_open_peers_ends(make_child, how):
     child = make_child("leave_open", LOOPBACK, how)
     assert child.line() == "done"
     assert child.wait(60) == 0
-
-
-@pytest.mark.long
-def test_forked_children_have_ids_of_their_own(make_publisher):
-    """Two subscribers with one id would count as one."""
-    publisher = make_publisher()
-    children = []
-    for _ in range(2):
-        child = os.fork()
-        if child == 0:
-            with p2pmsg.Subscriber(publisher.endpoint):
-                time.sleep(20)
-            os._exit(0)
-        children.append(child)
-    try:
-        publisher.wait_for_subscribers(2, timeout=60)
-    finally:
-        for child in children:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)

@@ -1,6 +1,5 @@
 """Messages from publishers to subscribers over real sockets, and where a subscriber starts."""
 
-import sys
 import threading
 import time
 from datetime import UTC, datetime
@@ -125,20 +124,6 @@ def test_what_accompanies_a_value_arrives_with_its_own_message(pair):
         assert message.session == publisher.session
 
 
-@pytest.mark.parametrize("timestamp_ns", [0, -1, 1, -(2**61), 2**62 - 1, 1_700_000_000_123_456_789])
-def test_a_timestamp_is_exact(pair, timestamp_ns):
-    publisher, subscriber = pair
-    begun_ns = time.time_ns()
-    for _ in range(3):
-        publisher.publish(TOPIC, 0, timestamp_ns=timestamp_ns)
-        publisher.publish(TOPIC, 0)
-    publisher.publish_many(TOPIC, [0, 0], timestamps_ns=[timestamp_ns, -timestamp_ns])
-    times = [message.timestamp_ns for message in take(subscriber, 8)]
-    assert times[0:6:2] == [timestamp_ns] * 3
-    assert times[6:] == [timestamp_ns, -timestamp_ns]
-    assert all(begun_ns <= time_ns <= time.time_ns() for time_ns in times[1:6:2])
-
-
 def test_publish_returns_the_sequence_and_publish_many_the_range(pair):
     publisher, subscriber = pair
     assert [publisher.publish(TOPIC, n) for n in range(5)] == [0, 1, 2, 3, 4]
@@ -148,18 +133,6 @@ def test_publish_returns_the_sequence_and_publish_many_the_range(pair):
     assert publisher.publish("other", 0) == 0
     messages = take(subscriber, 100_008)
     check_exact([message for message in messages if message.topic == TOPIC])
-
-
-def test_publish_many_takes_keys_and_timestamps(pair):
-    publisher, subscriber = pair
-    count = 5_000
-    keys = [f"k{n}" if n % 7 else None for n in range(count)]
-    times = [10**18 + n * 1000 for n in range(count)]
-    publisher.publish_many(TOPIC, range(count), keys=keys, timestamps_ns=times)
-    messages = take(subscriber, count)
-    check_exact(messages)
-    assert [message.key for message in messages] == keys
-    assert [message.timestamp_ns for message in messages] == times
 
 
 def test_iterating_receiving_and_receiving_many_share_one_order(pair):
@@ -351,22 +324,6 @@ def test_they_are_repaired_as_they_were(make_publisher, make_subscriber, make_pr
     check_ledger(collector.subscriber, delivered=200, outstanding=0, lost=0)
 
 
-def test_they_are_kept_without_a_copy_and_let_go(make_publisher, make_subscriber):
-    publisher = make_publisher(replay_bytes=1_000_000)
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
-    value = bytes(100_000)
-    before = sys.getrefcount(value)
-    publisher.publish(TOPIC, value)
-    assert sys.getrefcount(value) == before + 1
-    late = make_subscriber(publisher.endpoint, start="earliest")
-    for each in (subscriber, late):
-        assert take(each, 1)[0].value == value
-    for _ in range(11):
-        publisher.publish(TOPIC, bytes(100_000))
-    assert sys.getrefcount(value) == before
-    assert [message.sequence for message in take(subscriber, 11)] == list(range(1, 12))
-
-
 COUNT = 500
 
 
@@ -385,34 +342,6 @@ def test_a_subscriber_gets_each_topic_that_it_asked_for(
     check_silence(subscriber)
     check_ledger(subscriber, delivered=COUNT, outstanding=0, lost=0)
     assert subscriber.stats().repaired["buffer"] == 0
-
-
-def test_each_topic_is_asked_for_again_after_a_cut(make_publisher, make_subscriber, make_proxy):
-    publisher = make_publisher()
-    proxy = make_proxy(publisher)
-    topics = [f"topic {n}" for n in range(COUNT)]
-    subscriber = make_subscriber(proxy.endpoint, topics=topics, joins=publisher)
-    before = proxy.connections
-    proxy.cut()
-    eventually(lambda: proxy.connections > before)
-    for turn in range(3):
-        for topic in topics:
-            publisher.publish(topic, turn)
-        taken = [subscriber.receive(60) for _ in topics]
-        assert sorted(message.topic for message in taken) == sorted(topics)
-        assert {message.value for message in taken} == {turn}
-    check_ledger(subscriber, delivered=3 * COUNT, outstanding=0, lost=0)
-
-
-@pytest.mark.parametrize("frames", [1, 2])
-def test_the_shortest_queue_has_space_for_what_joining_takes(connect, frames):
-    publisher, subscriber = connect(
-        topics=["a", "b", "c"], config=p2pmsg.SubscriberConfig(queue_frames=frames)
-    )
-    for value in range(50):
-        publisher.publish("b", value)
-        assert subscriber.receive(60).value == value
-    check_ledger(subscriber, delivered=50, outstanding=0, lost=0)
 
 
 @pytest.mark.parametrize(

@@ -88,35 +88,6 @@ def test_a_slow_link_that_was_down_carries_each_repair_about_once(wire, run):
     assert twice < repaired / 20  # it was more than twice as many, and took twice as long
 
 
-READER = f"""
-    import json
-    from p2pmsg.reader import RangeReader
-    from p2pmsg import LossReport
-    with RangeReader("{PLACE}") as reader:
-        session, found = reader.heads().session, [0, 0]
-        for part in reader.fetch("a", 0, {COUNT}, session=session):
-            found[type(part) is LossReport] += part.count if type(part) is LossReport else len(part)
-        print(json.dumps(found))
-"""
-STORED = f"""
-    import json, sys, p2pmsg
-    with p2pmsg.Publisher("{PLACE}", name="feed", recovery_endpoint="{PLACE[:-1]}2") as publisher:
-        publisher.publish_many("a", [bytes(2000)] * {COUNT})
-        publisher.flush()
-        print("begun", flush=True)
-        sys.stdin.readline()
-        print(publisher.stats().messages_repaired)
-"""
-
-
-def test_a_range_is_read_over_a_slow_link_in_frames_that_take_a_second_each(wire, run):
-    publisher = begin(run, wire, STORED)
-    reader = run(wire.receiver_pid, READER)
-    assert json.loads(reader.communicate(timeout=150)[0]) == [COUNT, 0]  # most were lost
-    sent = int(publisher.communicate("\n", timeout=60)[0])
-    assert sent < 1.2 * COUNT
-
-
 LARGE = f"""
     import sys, time, p2pmsg
     config = p2pmsg.PublisherConfig(message_bytes_max=2**22)
@@ -144,33 +115,6 @@ def test_what_is_repaired_comes_though_a_message_takes_longer_than_a_peer_may_be
     subscriber = run(wire.receiver_pid, LATE)
     assert json.loads(subscriber.communicate(timeout=150)[0]) == [[0, 1, 2], 0, 0, 3]
     assert publisher.communicate("\n", timeout=60)[0] == "3\n"
-
-
-PUSHER = f"""
-    import json
-    from p2pmsg import Pusher
-    with Pusher("{PLACE}", acknowledge="batch") as pusher:
-        for number in range(3):
-            pusher.push(bytes([number]) * 1_000_000)
-        pusher.join(timeout=120)
-        stats = pusher.stats()
-        print(json.dumps([stats.done, stats.taken_back, stats.dead]))
-"""
-PULLER = f"""
-    from p2pmsg import Puller
-    with Puller("{PLACE}", acknowledge="batch") as puller:
-        for number in range(3):
-            assert puller.receive(timeout=120).value[0] == number
-        puller.commit()
-"""
-
-
-def test_a_pipelines_jobs_come_that_take_longer_than_their_pusher_may_be_silent(wire, run):
-    """12 s for all three: they were given up, since connections ended each time that they came."""
-    pusher = run(wire.sender_pid, PUSHER)
-    puller = run(wire.receiver_pid, PULLER)
-    assert json.loads(pusher.communicate(timeout=150)[0]) == [3, 0, 0]
-    assert puller.wait(60) == 0
 
 
 GROUP = "udp://239.255.12.9:5609?interface="

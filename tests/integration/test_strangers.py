@@ -13,10 +13,9 @@ import zmq
 
 import p2pmsg
 from p2pmsg import statsd, wire
-from p2pmsg.queue.admin import LiveBox
 from p2pmsg.sync import unanswered
 from tests.endpoints import lasting_endpoint
-from tests.integration.inside import found_of, subscriber_of
+from tests.integration.inside import subscriber_of
 from tests.integration.peers import LOOPBACK, eventually
 from transports import describe_peer, diagnosis, parse_endpoint
 
@@ -147,45 +146,12 @@ def reads_heads(endpoint):
 
 
 @in_threads
-def lists_sessions(endpoint):
-    with p2pmsg.reader.RangeReader(endpoint, timeout=WAIT_S) as reader:
-        with pytest.raises(TimeoutError) as raised:
-            reader.sessions()
-        return str(raised.value)
-
-
-@in_threads
-def fetches(endpoint):
-    """As a task of Spark does, which knows the session and where to ask."""
-    with p2pmsg.reader.RangeReader(
-        endpoint, timeout=WAIT_S, recovery_endpoint="tcp://127.0.0.1:9", session=1
-    ) as reader:
-        (loss,) = reader.fetch("t", 0, 10)
-        assert (loss.start, loss.stop, loss.reason) == (0, 10, "timeout")
-        return found_of(reader)
-
-
-@in_threads
 def asks(endpoint):
     with p2pmsg.Requester(endpoint) as requester:
         with pytest.raises(TimeoutError) as raised:
             requester.request("t", timeout=WAIT_S, attempts_max=1)
         assert [*requester.unanswered()] == [endpoint]
         return str(raised.value)
-
-
-@in_threads
-def administers(endpoint):
-    with contextlib.closing(LiveBox(endpoint, 0.3)) as box:
-        with pytest.raises(TimeoutError) as raised:
-            box.list()
-    return str(raised.value)
-
-
-def asks_all(endpoints):
-    with p2pmsg.Requester(endpoints) as requester:
-        assert requester.request_all("t", deadline=WAIT_S).missing == (*endpoints,)
-        return requester.unanswered()
 
 
 def watches_heads(endpoints):
@@ -225,8 +191,8 @@ def pulls(endpoints):
 
 
 CLIENTS = [
-    subscribes, relays, collects, pulls, watches_heads, reads_heads, lists_sessions, fetches,
-    asks, asks_all, administers,
+    subscribes, relays, collects, pulls, watches_heads, reads_heads,
+    asks,
 ]  # fmt: skip
 PEERS = ["PUB", "PUSH", "ROUTER", "nng", "web", "tls", "closed", "silent"]
 WAIT_S = 2.0
@@ -240,11 +206,8 @@ def test_whatever_is_there_is_named_once(stranger, caplog, client):
     for endpoint, expected in words.items():
         assert expected in said[endpoint]
         logged = warnings(caplog, endpoint)
-        if client is administers:
-            assert logged == []  # the command prints the error
-        else:
-            (text,) = logged
-            assert expected in text
+        (text,) = logged
+        assert expected in text
 
 
 def warnings(caplog, endpoint):

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -139,20 +138,6 @@ def repeat(function):
         function()
 
 
-def test_a_waiting_send_goes_on_once_there_is_space(pair):
-    sender, receiver = pair(sender_options={"queue_frames": 5}, queue_frames=5)
-    frame, sent = bytes(200_000), 0
-    while more := fill(sender, frame):
-        sent += more
-        time.sleep(0.05)  # so that nothing but a read makes space
-    reader = threading.Timer(0.05, lambda: [receiver.receive_wait(60_000) for _ in range(sent)])
-    reader.start()
-    try:
-        assert sender.send(frame, wait_ms=60_000)
-    finally:
-        reader.join()
-
-
 def test_ctrl_c_comes_through_a_waiting_send_and_receive(pair):
     sender, receiver = pair(sender_options={"queue_frames": 5}, queue_frames=5)
     frame = bytes(200_000)
@@ -219,18 +204,6 @@ def test_requests_and_replies(opened):
     assert eventually(client.receive) == b"re: from client"
     assert eventually(other.receive) == b"re: from other"
     assert (server.receive(), client.receive()) == (None, None)
-
-
-def test_messages_of_other_than_one_part_are_counted_and_skipped(opened):
-    server, client = recovery_pair(opened)
-    client.socket.send_multipart([b"a", b"b", b"c"])
-    client.socket.send_multipart([b"", b"b"])
-    client.send(b"good")
-    requester, frame = eventually(server.receive)
-    assert (frame, server.malformed) == (b"good", 2)
-    server.socket.send_multipart([requester, b"a", b"b"])
-    server.reply(requester, b"good")
-    assert (eventually(client.receive), client.malformed) == (b"good", 1)
 
 
 def test_a_request_above_the_limit_disconnects_its_sender_only(opened):

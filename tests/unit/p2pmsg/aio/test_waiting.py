@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from p2pmsg.aio import waiting
-from p2pmsg.aio.waiting import Look, Pace, Reply, Waiters, in_executor
+from p2pmsg.aio.waiting import Pace, Reply, Waiters, in_executor
 
 
 async def drain(rounds: int = 3) -> None:
@@ -115,41 +115,6 @@ def test_tasks_that_never_wait_share_the_time(monkeypatch: pytest.MonkeyPatch) -
 
     spent = asyncio.run(run())
     assert max(spent) < 1.5 * min(spent)
-
-
-def test_it_looks_where_answers_came_within_the_window_and_seldom_after_looks_in_vain(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now_ns = 10**9
-
-    def later() -> None:
-        nonlocal now_ns
-        now_ns += 20_000
-
-    monkeypatch.setattr(waiting, "_monotonic_ns", lambda: now_ns)
-    monkeypatch.setattr(waiting, "sched_yield", later)
-    look = Look(200e-6)
-
-    assert not look.begin()  # the first one sleeps
-    now_ns += 100_000
-    look.end()
-    for _ in range(3):
-        assert look.begin()
-        begun_ns = now_ns
-        assert look.find(lambda begun_ns=begun_ns: now_ns > begun_ns + 50_000)
-        look.end()
-        assert not look.is_on
-    looks = 0
-    for _ in range(1000):  # no answer ever comes
-        looks += look.begin()
-        begun_ns, rounds = now_ns, 0
-        while look.is_on:
-            rounds += 1
-            assert not look.find(lambda: False)
-        assert rounds <= 3  # in between, other tasks run
-        assert now_ns <= begun_ns + 220_000
-        now_ns += 300_000
-    assert 1000 / 20 < looks < 1000 / 10
 
 
 def test_what_an_executor_made_for_a_cancelled_task_is_undone() -> None:

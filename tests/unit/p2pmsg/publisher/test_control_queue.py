@@ -37,27 +37,6 @@ def drive(queue, sender, guard=None, *, data_waits=False, now_ns=0):
     send_some(queue, sender, guard, data_waits=data_waits, now_ns=now_ns)
 
 
-def test_notices_do_not_overtake_messages_and_answers_do():
-    queue, sender = ControlQueue(), Sender()
-    queue.notices.append(b"heartbeat")
-    queue.answer(7, [b"echo"], now_ns=0)
-    drive(queue, sender, data_waits=True)
-    assert sender.sent == [b"echo"]
-    drive(queue, sender)
-    assert sender.sent == [b"echo", b"heartbeat"]
-
-
-def test_pages_of_an_answer_stay_together():
-    queue, sender = ControlQueue(), Sender(full=[b"a0"])
-    queue.answer(1, [b"a0", b"a1"], now_ns=0)
-    queue.answer(2, [b"b0", b"b1"], now_ns=0)
-    drive(queue, sender)
-    assert sender.sent == [b"b0", b"b1"]
-    sender.full.clear()
-    drive(queue, sender)
-    assert sender.sent == [b"b0", b"b1", b"a0", b"a1"]
-
-
 def test_where_nothing_has_space_it_is_shed_after_stall_ms():
     queue, guard = ControlQueue(), StallGuard(0.1)
     frames = [b"%d" % number for number in range(20)]

@@ -79,14 +79,6 @@ def test_idle_streams_have_so_many_heartbeats_a_second_together_and_no_more():
         assert max(waits) <= 13.5 * second
 
 
-def test_streams_that_wait_for_space_in_the_queue_go_first_when_there_is_some(monkeypatch):
-    monkeypatch.setattr(control_queue, "NOTICES_MAX", 2)
-    sending = Sending("a", "b", "c")
-    sending.sender.handle_timer(sending.streams, now_ns=10 * MS)
-    assert kinds(sending.queue.drain()) == [("HEARTBEAT", "a", 5), ("HEARTBEAT", "b", 5)]
-    assert kinds(sending.sent(10 * MS)) == [("HEARTBEAT", "c", 5)]
-
-
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_while_a_session_is_closed_all_heads_and_a_closing_go_every_50_ms(rounds):
     sending = Sending("a", "b")
@@ -117,17 +109,3 @@ def test_heads_of_many_streams_go_in_parts_and_then_there_is_a_pause(monkeypatch
     assert sending.sender.next_deadline_ns() == 160 * MS  # as long as they took
     assert sending.sent(159 * MS) == []
     assert len(sending.sent(160 * MS)) == 2
-
-
-def test_who_waits_for_a_heartbeat_learns_that_data_has_put_it_off():
-    sending = Sending("a", "b")
-    first, second = sending.streams
-    assert sending.sender.put_off_until_ns(10 * MS - 1) is None  # its time has not come
-    sending.sender.put_off(first, 7 * MS)
-    assert sending.sender.put_off_until_ns(10 * MS) == 10 * MS  # the other one's is due
-    sending.sender.put_off(second, 8 * MS)
-    assert kinds(sending.sent(10 * MS)) == []
-    assert sending.sender.next_deadline_ns() == 17 * MS
-    sending.sender.put_off(first, 16 * MS)
-    assert sending.sender.put_off_until_ns(17 * MS) == 18 * MS
-    assert kinds(sending.sent(18 * MS)) == [("HEARTBEAT", "b", 5)]

@@ -11,10 +11,9 @@ from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.wire import Frame, Kind, decode_columns
-from recovery import Kept
 from recovery.retransmit import REQUESTERS_MAX
-from tests.unit.p2pmsg.frames import SESSION, data, header, heartbeat, joined, nack, probe
-from tests.unit.p2pmsg.publisher.served import FakeServed, answers, kept, refusals
+from tests.unit.p2pmsg.frames import SESSION, header, heartbeat, joined, nack, probe
+from tests.unit.p2pmsg.publisher.served import FakeServed, answers
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000 * 10**9
@@ -266,16 +265,6 @@ def test_what_is_hostile_is_counted_and_nothing_else(data, reason):
     assert publisher.requests.subscribers == {}
 
 
-def test_who_is_impatient_gets_one_echo_and_another_when_that_has_left():
-    publisher = core()
-    for _ in range(5):
-        ask(publisher, probe(77, ["t"], "latest", 0))
-        ask(publisher, probe(78, ["t"], "latest", 0))
-    assert len(publisher.frames_to_send()) == 2
-    ask(publisher, probe(77, ["t"], "latest", 0))
-    assert len(publisher.frames_to_send()) == 1
-
-
 class TestManyAskers:
     """Each of whom has a budget of his own."""
 
@@ -418,18 +407,6 @@ def shown(publisher):
     ]
 
 
-def test_only_the_message_that_its_asker_cannot_take_is_refused():
-    publisher = sizes_of(1, 100_000, 2)
-    ask(publisher, limited((0, 3), limit=65_536))
-
-    assert shown(publisher) == [
-        ("DATA", (0, [1])),
-        ("REFUSED", ([(1, 2)], "too_large")),
-        ("DATA", (2, [2])),
-    ]
-    assert publisher.requests.messages_repaired["buffer"] == 2
-
-
 def test_a_frame_of_several_messages_is_cut_for_who_cannot_take_it_whole():
     publisher = core(0, message_bytes_max=2**20)
     values = [b"a" * 10, b"b" * 20, b"c" * 100_000, b"d" * 30]
@@ -442,17 +419,6 @@ def test_a_frame_of_several_messages_is_cut_for_who_cannot_take_it_whole():
         ("REFUSED", ([(2, 3)], "too_large")),
         ("DATA", (3, [30])),
     ]
-
-
-def test_what_a_log_has_is_refused_by_its_size_as_well():
-    large = data([bytes(100_000)], sequence=1)
-    served = FakeServed(kept(3), log=(kept(0), Kept(1, 2, large, 0), kept(2)))
-    handler = RequestHandler(served, ControlQueue(), PublisherConfig())
-    found = answers(handler, ALICE, limited((0, 4), limit=65_536))
-
-    kinds = [Frame(one).kind for one in found]
-    assert kinds == [Kind.DATA, Kind.REFUSED, Kind.DATA, Kind.DATA]
-    assert refusals(found[1:2]) == [([(1, 2)], "too_large")]
 
 
 def test_limits_of_requesters_are_bounded():

@@ -9,7 +9,6 @@ from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.control import Head, Heads, Nack, Refused, Welcome
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.parity import ParityMaker
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.backlog import UNREAD_NS
 from p2pmsg.subscriber.connections import Connection
@@ -276,32 +275,3 @@ def receiver():
 def plain(sequence):
     made = frames.data([1, 2], topic="t", session=SESSION, sequence=sequence)
     return datagram.with_flags(made, add=FLAG_PLAIN)
-
-
-def test_a_datagram_becomes_a_frame(receiver):
-    assert receiver.hear(plain(0)) == [plain(0)]
-
-
-def test_a_datagram_from_elsewhere_is_dropped_and_counted(receiver):
-    assert receiver.hear(plain(0), address=ELSEWHERE) == []
-    assert receiver.invalid["source"] == 1
-
-
-@pytest.mark.parametrize("spacing_ms", [2, 5, 9])
-def test_what_parity_brings_is_not_asked_for_at_a_medium_rate(spacing_ms):
-    member = Member(receive_bytes=2**20)
-    body = control.Admitted(1, 0, 1)
-    admitted = wire.control_frame(Kind.ADMITTED, SESSION, body)
-    member.core.receive_reply(SESSION, admitted, now_ns=member.now_ns)
-    maker = ParityMaker(SESSION, 8, 1)
-    for number in range(160):
-        data = frames.data([number], topic="t", session=SESSION, sequence=number)
-        lost = number >= 40 and number % 8 == number // 8 % 7
-        member.give(*[data] * (not lost), *maker.follow(data))
-        member.core.requests.clear()
-        for _ in range(spacing_ms):
-            member.now_ns += MS
-            assert asked_by_udp(member, unread=0) == []
-    stream = member.stream
-    assert (stream.receiver.expected, stream.receiver.missing) == (160, False)
-    assert member.core.multicast.parity.recovered == 15

@@ -4,7 +4,6 @@ import pytest
 
 from p2pmsg import control, wire
 from p2pmsg.control import Refused
-from p2pmsg.multicast import datagram
 from p2pmsg.subscriber.effects import Action
 from p2pmsg.subscriber.nack_path import AGAIN_NS, VAIN_MAX
 from p2pmsg.wire import Kind
@@ -97,39 +96,6 @@ def test_udp_is_tried_again_after_a_minute_and_once_it_answers_it_is_as_before()
     assert not member.line.one_way
     assert member.lose(VAIN_MAX) == [4] * VAIN_MAX
     assert len(member.warnings) == 1
-
-
-class Small(Gaps):
-    """A member to which only small datagrams come: nothing but heads of its stream."""
-
-    def miss(self):
-        missing = self.stream.receiver.head
-        self.give(frames.heartbeat(missing + 1, session=SESSION))
-        return missing
-
-
-def test_where_none_so_large_has_come_the_mtu_is_named_instead():
-    member = Small()
-    assert member.core.lines[0].largest_bytes > SIZE  # since then a route, and its MTU, has changed
-    assert member.lose(1) == [4]
-    member.core.lines[0].largest_bytes = 300
-    assert member.lose(VAIN_MAX) == [4] * (VAIN_MAX - 1) + [0]
-    (text,) = member.warnings
-    assert "No datagram of more than 300 bytes has come since" in text
-    assert "datagram_bytes" in text
-    assert "firewall" not in text
-
-
-def test_parts_that_came_are_as_large_as_any():
-    member = Small()
-    member.lose(1)
-    large = frames.data([b"x" * SIZE], topic="t", session=SESSION, sequence=1)
-    first, *_ = datagram.fragments(large, 512)
-    member.give(first)
-    member.lose(VAIN_MAX)
-    (text,) = member.warnings
-    assert "firewall" in text
-    assert "datagram_bytes" not in text
 
 
 def by_repair(member):

@@ -94,64 +94,6 @@ def test_the_owner_is_refused_and_stays_the_owner():
     check_free(door.lock)
 
 
-def test_the_owner_is_refused_while_another_thread_with_the_lock_waits_for_it():
-    door = Door()
-    waiter = threading.Thread(target=door.slowly)
-
-    def struck():
-        waiter.start()
-        deadline = time.monotonic() + DEADLINE_S
-        third = threading.Thread(target=door.slowly)
-        third.start()
-        while not door.lock.wanted:  # one of the two has the lock, and the other waits for it
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        door.refuses()
-
-    door.inside = struck
-    assert door.enter() == "as owner"
-    waiter.join(DEADLINE_S)
-    assert not waiter.is_alive()
-
-
-def test_another_threads_lock_is_waited_for():
-    door = Door(outside=True)
-    held, let_go = threading.Event(), threading.Event()
-
-    def hold():
-        with door.lock:
-            held.set()
-            assert let_go.wait(DEADLINE_S)
-
-    holder = threading.Thread(target=hold)
-
-    def let_it_wait():
-        holder.start()
-        mutex = door.lock._mutex
-        while mutex.acquire(blocking=False):  # until it has taken it, and waits for us to leave
-            mutex.release()
-            time.sleep(0.001)
-
-    door.inside = let_it_wait
-    timer = threading.Timer(0.05, let_go.set)
-    timer.start()
-    assert door.enter() == "by lock"
-    assert held.is_set()
-    holder.join(DEADLINE_S)
-
-
-def test_an_exception_while_a_thread_waits_leaves_none_wanted():
-    lock = PublishLock()
-
-    def enter_twice():
-        with pytest.raises(ReentrantCallError):
-            lock.acquire()
-
-    lock.wanted = True
-    lock.run(enter_twice)
-    assert not lock.wanted
-
-
 def test_no_two_threads_are_inside():
     door, inside = Door(), []
 
@@ -200,32 +142,3 @@ def test_who_waits_for_the_owner_says_so_and_is_let_in():
     assert entered.wait(DEADLINE_S)
     waiter.join(DEADLINE_S)
     assert not door.lock.wanted
-
-
-class Struck:
-    """A mutex after whose calls signals come that raise: after `acquire`, and each second look."""
-
-    def __init__(self):
-        self.real = threading.RLock()
-        self.looks = 0
-
-    def acquire(self, *, blocking=True):
-        self.real.acquire(blocking=blocking)
-        raise KeyboardInterrupt
-
-    def _is_owned(self):
-        self.looks += 1
-        if self.looks > 1:
-            raise KeyboardInterrupt
-        return self.real._is_owned()
-
-    def release(self):
-        self.real.release()
-
-
-def test_a_signal_that_comes_while_another_one_is_handled_leaves_no_lock_taken():
-    lock = PublishLock()
-    mutex = lock._mutex = Struck()
-    with pytest.raises(KeyboardInterrupt):
-        lock.acquire()
-    assert not mutex.real._is_owned()
