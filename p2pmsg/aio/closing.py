@@ -1,4 +1,4 @@
-"""How asyncio's peers of the queue and of requests end: by `async with`, or with their loop."""
+"""How asyncio's peers end: by `async with`, or with their loop."""
 
 import asyncio
 import sys
@@ -15,11 +15,15 @@ class ClosesInLoop(NotCopied, ABC):
     """Closes at the end of its `async with` block."""
 
     _driver: LoopDriver
-    _closed: bool
+    _closed: Any
     _is_made: bool = False
     """Whether there is something to close."""
     _hurried_s: ClassVar[float] = 0.2
     """How long closing may take where the block was left by a cancellation, or Ctrl-C."""
+
+    @property
+    def _is_left_open(self) -> bool:
+        return self._is_made and not self._closed
 
     @abstractmethod
     async def close(self, timeout: Any = 1.0) -> None:
@@ -44,12 +48,16 @@ class ClosesInLoop(NotCopied, ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
-            await self.close(timeout=self._hurried_s)
-        else:
-            await self.close()
+        try:
+            if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+                await self.close(timeout=self._hurried_s)
+            else:
+                await self.close()
+        except asyncio.CancelledError:
+            self.close_now()
+            raise
 
     def __del__(self) -> None:
-        if self._is_made and not self._closed and not sys.is_finalizing():
+        if self._is_left_open and not sys.is_finalizing():
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
             self.close_now()

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from p2pmsg.aio.lifecycle import ClosesInLoop
+from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import SAFETY_S, LoopDriver
 from p2pmsg.aio.publisher import Publisher
 from p2pmsg.checks import time_to_wait
@@ -52,6 +52,11 @@ class Client(Gathering, ClosesInLoop):
     """
 
     _opening: "asyncio.Future[None] | None" = None
+    _is_over = True
+
+    @property
+    def _is_left_open(self) -> bool:
+        return not self._is_over
 
     def _publish_at(
         self, endpoint: str, name: str | None, config: PublisherConfig | None, log: Any

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Self
 
 import transports
+from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.in_order import InOrder
-from p2pmsg.aio.lifecycle import PATIENCE_S, ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.checks import time_to_wait, whole
@@ -33,6 +33,8 @@ _RETRY_S: Final = RETRY_NS / 1e9
 _PACED_S: Final = 0.0003
 """A pace that lets something go so soon is waited for without a timer, which has 1 ms at least."""
 _IDLE_S: Final = 1.0
+_PATIENCE_S: Final = 5.0
+"""How long closing may take."""
 
 
 class LoopRounds(ServingRounds):
@@ -195,6 +197,12 @@ class LoopServingPeer(ServingPeer, TakesTurns, ClosesInLoop):
     _outgoing: Outgoing
     _rounds: LoopRounds
     _log_closing: "asyncio.Future[None] | None" = None
+    _is_over = True
+    """Whether all is closed; from the beginning to the end of its work it is not."""
+
+    @property
+    def _is_left_open(self) -> bool:
+        return not self._is_over
 
     @classmethod
     async def open(cls, *arguments: Any, **options: Any) -> Self:
@@ -296,7 +304,7 @@ class LoopServingPeer(ServingPeer, TakesTurns, ClosesInLoop):
         if self._closed or core.joined < count:
             self._refuse_wait(count, timeout)
 
-    async def close(self, timeout: float | None = PATIENCE_S) -> None:
+    async def close(self, timeout: float | None = _PATIENCE_S) -> None:
         """Take no more messages, send what is left, wait until every subscriber has it, and close.
 
         A call that is cancelled leaves it half closed: it accepts nothing, and goes on to send and
@@ -312,7 +320,7 @@ class LoopServingPeer(ServingPeer, TakesTurns, ClosesInLoop):
             RuntimeError: it belongs to another event loop.
 
         """
-        patience_s = PATIENCE_S if timeout is None else time_to_wait("timeout", timeout)
+        patience_s = _PATIENCE_S if timeout is None else time_to_wait("timeout", timeout)
         await self._close(patience_s)
 
     async def _close(self, timeout: float, is_through: Callable[[], bool] | None = None) -> None:
@@ -363,7 +371,7 @@ class LoopServingPeer(ServingPeer, TakesTurns, ClosesInLoop):
                 self._lock.run(self._outgoing.send_now)
         finally:
             self._is_over = True
-            self._stop(linger_ms(PATIENCE_S))
+            self._stop(linger_ms(_PATIENCE_S))
             if self._log_closing is None:
                 self._log_closing = self._rounds.executor.call(self._close_log)
                 if self._log_closing.done():

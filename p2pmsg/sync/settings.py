@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import transports
 from p2pmsg.checks import check, time_to_wait
@@ -29,6 +29,7 @@ TOPICS_BYTES_MAX: Final = 60_000
 _WILDCARD: Final = re.compile(r"(?<![^./])[*+>#](?![^./])")
 """Alone between separators."""
 _FOREVER_S: Final = 1e9
+C = TypeVar("C", PublisherConfig, SubscriberConfig)
 
 
 def publisher_config(
@@ -40,18 +41,15 @@ def publisher_config(
     enc_hook: EncHook | None = None,
 ) -> PublisherConfig:
     """Return `config` with the keywords that were given."""
-    config = config or PublisherConfig()
-    changes: dict[str, Any] = {}
-    if replay_bytes is not None:
-        changes["replay_bytes"] = replay_bytes
-    if on_full is not None:
-        changes["on_full"] = on_full
-    if stall_timeout is not None:
-        changes["stall_timeout"] = stall_timeout
-    if exact_types is not None:
-        changes["exact_types"] = exact_types
-    if enc_hook is not None:
-        changes["enc_hook"] = enc_hook
+    return laid_over(
+        config or PublisherConfig(), replay_bytes=replay_bytes, on_full=on_full,
+        stall_timeout=stall_timeout, exact_types=exact_types, enc_hook=enc_hook,
+    )  # fmt: skip
+
+
+def laid_over(config: C, **given: Any) -> C:
+    """Return `config` with the keywords that are not None."""
+    changes = {name: value for name, value in given.items() if value is not None}
     return replace(config, **changes) if changes else config
 
 
@@ -59,13 +57,9 @@ def subscriber_config(
     config: SubscriberConfig | None, receive_bytes: int | None, repair_timeout: float | None
 ) -> SubscriberConfig:
     """Return `config` with the keywords that were given."""
-    config = config or SubscriberConfig()
-    changes: dict[str, Any] = {}
-    if receive_bytes is not None:
-        changes["receive_bytes"] = receive_bytes
-    if repair_timeout is not None:
-        changes["repair_timeout"] = repair_timeout
-    return replace(config, **changes) if changes else config
+    return laid_over(
+        config or SubscriberConfig(), receive_bytes=receive_bytes, repair_timeout=repair_timeout
+    )
 
 
 def check_on_end(on_end: OnEnd) -> OnEnd:
