@@ -3,7 +3,6 @@
 import importlib.util
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
 from os import PathLike
 from typing import Any, Final
 
@@ -25,7 +24,6 @@ def write_picture(bars: Sequence[Bar], path: "str | PathLike[str]") -> None:
 
     Raises:
         ImportError: Matplotlib is missing.
-        ValueError: there are no bars.
 
     """
     if importlib.util.find_spec("matplotlib") is None:
@@ -33,37 +31,25 @@ def write_picture(bars: Sequence[Bar], path: "str | PathLike[str]") -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    by_symbol: dict[str, list[Bar]] = {}
-    for bar in sorted(bars, key=lambda bar: (bar[0], bar[1])):
-        by_symbol.setdefault(bar[0], []).append(bar)
-    if not by_symbol:
-        raise ValueError("there are no bars to draw")
-    drawn = dict(list(by_symbol.items())[:_SYMBOLS_MAX])
-    figure = Figure(figsize=(11, 3.2 * len(drawn)), layout="constrained")
+    symbols = sorted({bar[0] for bar in bars})[:_SYMBOLS_MAX]
+    figure = Figure(figsize=(11, 3.2 * len(symbols)), layout="constrained")
     FigureCanvasAgg(figure)
-    rows = figure.subplots(2 * len(drawn), 1, height_ratios=[3, 1] * len(drawn), squeeze=False)
-    for at, (symbol, found) in enumerate(drawn.items()):
-        _draw(rows[2 * at][0], rows[2 * at + 1][0], symbol, found[-_BARS_MAX:])
+    rows = figure.subplots(2 * len(symbols), 1, height_ratios=[3, 1] * len(symbols))
+    for at, symbol in enumerate(symbols):
+        found = sorted((bar for bar in bars if bar[0] == symbol), key=lambda bar: bar[1])
+        _draw(rows[2 * at], rows[2 * at + 1], symbol, found[-_BARS_MAX:])
     figure.savefig(path, dpi=110)
 
 
 def _draw(prices: Any, volumes: Any, symbol: str, bars: Sequence[Bar]) -> None:
-    first_ns = bars[0][1]
-    places = [(bar[1] - first_ns) / 1e9 for bar in bars]
+    places = [(bar[1] - bars[0][1]) / 1e9 for bar in bars]
     colours = [_UP if bar[5] >= bar[2] else _DOWN for bar in bars]
-    steps = [after - before for before, after in pairwise(places)]
-    width = 0.8 * min(steps, default=1.0)
     prices.vlines(places, [bar[4] for bar in bars], [bar[3] for bar in bars], colours, linewidth=1)
     bottoms = [min(bar[2], bar[5]) for bar in bars]
-    heights = [abs(bar[5] - bar[2]) for bar in bars]
-    prices.bar(places, heights, width, bottoms, color=colours)
-    volumes.bar(places, [bar[6] for bar in bars], width, color=colours)
-    begun = datetime.fromtimestamp(first_ns // 10**9, UTC)
-    trades = sum(bar[7] for bar in bars)
-    prices.set_title(f"{symbol}: {len(bars)} bars of {trades:,} trades", loc="left")
-    prices.tick_params(labelbottom=False)
+    prices.bar(places, [abs(bar[5] - bar[2]) for bar in bars], 0.8, bottoms, color=colours)
+    volumes.bar(places, [bar[6] for bar in bars], 0.8, color=colours)
+    begun = datetime.fromtimestamp(bars[0][1] // 10**9, UTC)
+    prices.set_title(f"{symbol}: {len(bars)} bars of {sum(bar[7] for bar in bars):,} trades")
     prices.set_ylabel("price")
-    prices.margins(x=0.01)
-    volumes.margins(x=0.01)
     volumes.set_ylabel("volume")
     volumes.set_xlabel(f"seconds after {begun:%Y-%m-%d %H:%M:%S} UTC")

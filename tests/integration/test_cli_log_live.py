@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import p2pmsg
-from tests.integration.commands import eventually, run, run_here, without_waiting
+from tests.integration.commands import eventually, run_here, without_waiting
 
 pytest.importorskip("recovery.log")
 
@@ -87,29 +87,6 @@ def test_a_publisher_goes_on_in_a_log_that_was_shortened(tmp_path, make_publishe
         values.append(subscriber.receive(60).value)
     assert values == list(range(values[0], 301))
     assert 0 < values[0] < 300
-
-
-@pytest.mark.long
-def test_truncate_refuses_what_it_cannot_do(segmented, tmp_path):
-    before = names(segmented)
-    with segmented.writing():
-        ended = run("log", "truncate", segmented.path, "--keep", "0")
-    assert ended.returncode == 1
-    assert ended.stderr.startswith(b"p2pmsg log truncate: the log ")
-    assert ended.stderr.endswith(b"has a writer already\n")
-    assert (ended.stdout, names(segmented)) == (b"", before)
-
-    (tmp_path / "none").mkdir()
-    ended = run_here("log", "truncate", str(tmp_path / "none"), "--keep", "0")
-    assert ended.returncode == 1
-    assert (ended.stdout, ended.stderr.count(b"\n")) == (b"", 1)
-    assert b"has no log" in ended.stderr
-    assert list((tmp_path / "none").iterdir()) == []
-
-    (segmented.directory / "state").write_bytes(b"spoilt")
-    ended = run_here("log", "truncate", segmented.path, "--keep", "0")
-    assert (ended.returncode, ended.stderr.count(b"\n")) == (1, 1)
-    assert str(segmented.directory / "state").encode() in ended.stderr
 
 
 def test_a_log_is_looked_at_while_its_publisher_writes(tmp_path, make_publisher):

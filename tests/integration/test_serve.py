@@ -302,33 +302,6 @@ def test_who_reads_too_slowly_is_cut_off_and_comes_back_for_the_rest(publisher):
     assert [data["sequence"] for _, data in rest] == list(range(following, count))
 
 
-def ask_and_read_nothing(port, path):
-    """Return a socket on which an event stream comes that nobody reads."""
-    raw = socket.socket()
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    raw.connect(("127.0.0.1", port))
-    raw.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-    return raw
-
-
-def test_one_that_reads_nothing_does_not_keep_what_others_follow(publisher):
-    with serving(publisher.endpoint, write_timeout=1000.0) as (port, app):
-        publisher.wait_for_subscribers(1, timeout=60)
-        with (
-            Events(port, "/topics/clock").wait_ready() as clock,
-            ask_and_read_nothing(port, "/topics/big"),
-        ):
-            eventually(lambda: app.stats().connections == 2)
-            turns = 0
-            while not app.stats().slow:
-                for _ in range(49):
-                    publisher.publish("big", "x" * 6000)
-                publisher.publish("clock", turns)
-                turns += 1
-                assert values(clock.messages(1)) == [turns - 1]
-                assert turns < 2000
-
-
 def test_a_post_is_published_by_its_content_type(publisher, make_subscriber):
     with serving(publisher.endpoint, publisher=publisher) as (port, app):
         for kind, body in (

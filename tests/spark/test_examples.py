@@ -71,7 +71,7 @@ def test_a_picture_is_drawn(tmp_path, kind):
     write_picture([*BARS, ["ETH", 0, 1.0, 1.0, 1.0, 1.0, 0.0, 1]], path)
 
     assert path.stat().st_size > 1000
-    with pytest.raises(ValueError, match="no bars"):
+    with pytest.raises(ValueError, match="rows"):
         write_picture([], path)
 
 

@@ -21,26 +21,11 @@ def bar(symbol: str = "AAA", window: int = 0, **changes: float) -> Bar:
     return Bar(symbol, window * WINDOW_NS, **(fields | changes))
 
 
-def test_open_and_close_go_by_event_time_before_the_order_of_the_input():
-    (result,) = compute_bars([trade(5, 5.0), trade(9, 9.0), trade(9, 8.0), trade(1, 1.0)])
-
-    assert (result.open, result.close) == (1.0, 8.0)
-
-
 def test_a_window_begins_at_a_whole_second_and_ends_before_the_next():
     last, first = WINDOW_NS - 1, WINDOW_NS
     windows = [b.window_start_ns for b in compute_bars([trade(first, 1.0), trade(last, 1.0)])]
 
     assert windows == [0, WINDOW_NS]
-
-
-def test_bars_are_sorted_by_symbol_and_window_and_quotes_are_no_part_of_them():
-    events = [trade(WINDOW_NS, 1.0, symbol="B"), quote(0), trade(0, 1.0), trade(0, 1.0, symbol="B")]
-
-    keys = [(b.symbol, b.window_start_ns) for b in compute_bars(events)]
-
-    assert keys == [("AAA", 0), ("B", 0), ("B", WINDOW_NS)]
-    assert compute_bars([quote(0)]) == []
 
 
 def test_bars_agree_with_a_naive_computation():

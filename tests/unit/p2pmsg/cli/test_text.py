@@ -1,19 +1,15 @@
 import json
 import math
-from datetime import UTC, datetime
 
 import pytest
 
-from p2pmsg import codec
 from p2pmsg.cli.pubsub import reader
 from p2pmsg.cli.text import (
     bytes_text,
     log_message_json,
     message_json,
-    rate_text,
     span_text,
     time_text,
-    to_json,
     value_text,
 )
 from p2pmsg.message import Message, Origin
@@ -36,21 +32,6 @@ TEXTS = {
 @pytest.mark.parametrize(("value", "text"), TEXTS.values(), ids=TEXTS)
 def test_a_value_is_printed(value, text):
     assert value_text(value) == text
-
-
-JSONS = {
-    "bytes inside": ({"a": b"x", "b": b"\xff"}, {"a": "x", "b": {"base64": "/w=="}}),
-    "infinity inside": ([float("inf"), 1], [None, 1]),
-    "keys that are no text": ({1: "a", None: "b", b"c": 1}, {"1": "a", "null": "b", "c": 1}),
-    "large int": (2**63, 2**63),
-    "a time": (datetime(2024, 8, 9, tzinfo=UTC), "2024-08-09T00:00:00+00:00"),
-    "an extension": (codec.Ext(5, b"x"), {"extension": 5, "data": "x"}),
-}
-
-
-@pytest.mark.parametrize(("value", "expected"), JSONS.values(), ids=JSONS)
-def test_a_value_becomes_json(value, expected):
-    assert json.loads(to_json(value)) == expected
 
 
 def test_a_terminal_is_not_sent_control_characters():
@@ -94,10 +75,6 @@ SPANS = {
 @pytest.mark.parametrize(("seconds", "text"), SPANS.items(), ids=map(str, SPANS))
 def test_spans_for_people(seconds, text):
     assert span_text(seconds) == text
-
-
-def test_rates_for_people():
-    assert [*map(rate_text, (None, 0.123456, 12.6, 50_000))] == ["-", "0.123", "13", "50,000"]
 
 
 def test_times_are_iso_in_utc():
