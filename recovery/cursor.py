@@ -12,7 +12,7 @@ message.
 import json
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -24,11 +24,17 @@ MAGIC: Final = b"p2cursor"
 VERSION: Final = 1
 _HEADER: Final = struct.Struct("!8sHHII")  # magic, version, zero, bytes of the snapshot, CRC
 _RECORD: Final = struct.Struct("!IIQ")  # CRC of what follows, bytes of the entries, durable
-_POSITION: Final = struct.Struct("!BIQ")  # 0, number of the stream, next sequence
-_NAMED: Final = struct.Struct("!BQQH")  # 1, session, next sequence, bytes of the topic after it
+_ENTRY: Final = struct.Struct("!QQH")  # session, next sequence, bytes of the topic after it
 _SEQUENCE_MAX: Final = 2**63
 JOURNAL_BYTES_MAX: Final = 8 * 2**20
-"""Bytes of records until the file is written again: 290,000 commits, read in half a second."""
+"""Bytes of records until the file is written again: some 200,000 commits, read in half a second."""
+SESSIONS_MAX = 1024
+"""Sessions that are remembered; the one joined longest ago is forgotten first, and would be taken
+from its beginning. More than there are publishers: one without a log has a new session at every
+start."""
+STREAMS_MAX = 65_536
+"""Streams that are remembered, over all sessions; those of the session joined longest ago are
+forgotten first. As many as a subscriber takes."""
 _SCOPE_MAX: Final = 4096
 _PLACES_MAX: Final = 4096
 
@@ -58,17 +64,8 @@ class CursorConfig:
     fsync_interval: float = 1.0
     """How much automatic committing an operating system's crash may take back, in seconds."""
 
-    sessions_max: int = 1024
-    """How many sessions are remembered; the one joined longest ago is forgotten first, and would be
-    taken from its beginning. More than there are publishers: one without a log has a new session at
-    every start."""
-
-    streams_max: int = 65_536
-    """How many streams are remembered, over all sessions; those of the session joined longest ago
-    are forgotten first. As many as a subscriber takes."""
-
     def __post_init__(self) -> None:
-        check_fields(self, fsync_interval=0.001, sessions_max=1, streams_max=1)
+        check_fields(self, fsync_interval=0.001)
         if not str(self.path):
             raise ValueError("path must be a str or a Path, not ''")
 
@@ -110,29 +107,6 @@ class Cursor:
         """How many streams are remembered."""
         return sum(len(known.streams) for known in self.sessions.values())
 
-    def numbers(self) -> dict[tuple[int, str], int]:
-        """Return by which number the records after a snapshot name each of its streams."""
-        names = ((s, topic) for s, known in self.sessions.items() for topic in known.streams)
-        return {name: number for number, name in enumerate(names)}
-
-
-@dataclass(slots=True)
-class Decoded:
-    """What a file held.
-
-    Attributes:
-        cursor: the position.
-        numbers: how records name the streams.
-        snapshot_bytes: length of the snapshot with its header.
-        good_bytes: how much of the file is whole; what is after is the rest of a torn record.
-
-    """
-
-    cursor: Cursor
-    numbers: dict[tuple[int, str], int]
-    snapshot_bytes: int
-    good_bytes: int
-
 
 def encode_snapshot(cursor: Cursor) -> bytes:
     """Return the beginning of a file that holds `cursor`."""
@@ -144,15 +118,10 @@ def encode_snapshot(cursor: Cursor) -> bytes:
     return _HEADER.pack(MAGIC, VERSION, 0, len(body), _snapshot_crc(len(body), body)) + body
 
 
-def encode_position(number: int, following: int) -> bytes:
-    """Return the entry of a stream that has a number."""
-    return _POSITION.pack(0, number, following)
-
-
-def encode_named(session: int, topic: str, following: int) -> bytes:
-    """Return the entry of a stream that has none; it gives it the next one."""
+def encode_entry(session: int, topic: str, following: int) -> bytes:
+    """Return the position of a stream, as a record has it."""
     name = topic.encode()
-    return _NAMED.pack(1, session, following, len(name)) + name
+    return _ENTRY.pack(session, following, len(name)) + name
 
 
 def encode_record(entries: bytes, durable: int) -> bytes:
@@ -161,27 +130,23 @@ def encode_record(entries: bytes, durable: int) -> bytes:
     return zlib.crc32(rest).to_bytes(4, "big") + rest
 
 
-def decode(data: bytes) -> Decoded:
-    """Return what a file holds; `RecoveryError` where it is none, or damaged.
+def decode(data: bytes) -> tuple[Cursor, int, int]:
+    """Return what a file holds, the length of its snapshot, and how much of the file is whole.
 
-    A torn end is what the crash of a process or of the operating system leaves. Damage further in,
-    in what was forced to the disk, is refused: nobody knows what else is wrong.
+    What is after that is a torn end, as the crash of a process or of the operating system leaves.
+    `RecoveryError` where it is no cursor, or damaged further in, in what was forced to the disk:
+    nobody knows what else is wrong.
     """
-    cursor, at = _decode_snapshot(data)
-    numbers = cursor.numbers()
-    found = Decoded(cursor, numbers, at, at)
-    names = list(numbers)
+    cursor, start = _decode_snapshot(data)
+    at = start
     while at < len(data):
         entries = _record_at(data, at)
         if entries is None:
             _check_torn(data, at)
             break
-        _apply(cursor, names, entries)
+        _apply(cursor, entries)
         at += _RECORD.size + len(entries)
-    for name in names[len(numbers) :]:
-        numbers[name] = len(numbers)
-    found.good_bytes = at
-    return found
+    return cursor, start, at
 
 
 def _snapshot_crc(length: int, body: bytes) -> int:
@@ -226,7 +191,7 @@ def _record_at(data: bytes, at: int) -> bytes | None:
         return None
     crc, length, _ = _RECORD.unpack_from(data, at)
     stop = at + _RECORD.size + length
-    if length < _POSITION.size or stop > len(data):
+    if length < _ENTRY.size or stop > len(data):
         return None
     rest = memoryview(data)[at + 4 : stop]
     return data[at + _RECORD.size : stop] if zlib.crc32(rest) == crc else None
@@ -234,33 +199,22 @@ def _record_at(data: bytes, at: int) -> bytes | None:
 
 def _check_torn(data: bytes, at: int) -> None:
     """Raise unless what is wrong at `at` may be what a crash left."""
-    for later in range(at + 1, len(data) - _RECORD.size - _POSITION.size + 1):
+    for later in range(at + 1, len(data) - _RECORD.size - _ENTRY.size + 1):
         if _record_at(data, later) is not None and _RECORD.unpack_from(data, later)[2] > at:
             raise RecoveryError(f"it is damaged at byte {at}, in front of good records")
 
 
-def _apply(cursor: Cursor, names: list[tuple[int, str]], entries: bytes) -> None:
+def _apply(cursor: Cursor, entries: bytes) -> None:
+    at = 0
     try:
-        for session, topic, following in _entries(names, entries):
+        while at < len(entries):
+            session, following, length = _ENTRY.unpack_from(entries, at)
+            at += _ENTRY.size + length
+            topic = entries[at - length : at].decode()
             streams = cursor.sessions[session].streams
             streams[topic] = max(following, streams.get(topic, 0))
-    except (struct.error, IndexError, KeyError, UnicodeDecodeError) as error:
+    except (struct.error, KeyError, UnicodeDecodeError) as error:
         raise RecoveryError(f"a record of its makes no sense: {error!r}") from error
-
-
-def _entries(names: list[tuple[int, str]], entries: bytes) -> Iterator[tuple[int, str, int]]:
-    at = 0
-    while at < len(entries):
-        if entries[at]:
-            _, session, following, length = _NAMED.unpack_from(entries, at)
-            at += _NAMED.size + length
-            topic = entries[at - length : at].decode()
-            names.append((session, topic))
-        else:
-            _, number, following = _POSITION.unpack_from(entries, at)
-            at += _POSITION.size
-            session, topic = names[number]
-        yield session, topic, following
 
 
 class CursorStore(Protocol):
@@ -307,7 +261,7 @@ class CursorFile:
 
     """
 
-    def __init__(self, store: CursorStore, config: CursorConfig) -> None:
+    def __init__(self, store: CursorStore) -> None:
         """Lock the store and read it.
 
         Raises:
@@ -316,7 +270,6 @@ class CursorFile:
 
         """
         self._store = store
-        self._config = config
         self.commits = 0
         self.unsynced = False
         self.bytes_cut = self.sessions_dropped = self.streams_dropped = 0
@@ -329,11 +282,9 @@ class CursorFile:
                 self._replace()
                 return
             store.sync_folder()  # the former process may have died between rename and this
-            found = decode(data)
-            self.cursor, self._numbers = found.cursor, found.numbers
-            self._snapshot_bytes, self._bytes = found.snapshot_bytes, found.good_bytes
-            self._durable = found.snapshot_bytes
-            self.bytes_cut = len(data) - found.good_bytes
+            self.cursor, self._snapshot_bytes, self._bytes = decode(data)
+            self._durable = self._snapshot_bytes
+            self.bytes_cut = len(data) - self._bytes
             self.unsynced = self._bytes > self._snapshot_bytes  # by the former process, perhaps
             if self.bytes_cut:
                 self._replace()
@@ -388,37 +339,26 @@ class CursorFile:
         With `durable` it is on the disk on return. A position never goes back, and a session that
         was not joined, or was forgotten, is left out. Returns how many streams advanced.
         """
-        undo: list[tuple[dict[str, int], str, int | None]] = []
         entries: list[bytes] = []
-        try:
-            for session, topic, following in positions:
-                known = self.cursor.sessions.get(session)
-                if known is None:
-                    continue
-                former = known.streams.get(topic)
-                if former is not None and following <= former:
-                    continue
-                undo.append((known.streams, topic, former))
+        is_whole, grows = self._has_unconfirmed, False
+        self._has_unconfirmed = True  # until they are written
+        for session, topic, following in positions:
+            known = self.cursor.sessions.get(session)
+            if known is not None and following > known.streams.get(topic, -1):
+                grows |= topic not in known.streams
                 known.streams[topic] = following
-                number = self._numbers.get((session, topic))
-                if number is None:
-                    self._numbers[session, topic] = len(self._numbers)
-                    entries.append(encode_named(session, topic, following))
-                else:
-                    entries.append(encode_position(number, following))
-            if entries:
-                self._write(b"".join(entries))
-                self.commits += 1
-            if durable:
-                self.sync()
-        except BaseException:
-            self._has_unconfirmed = True
-            for streams, topic, former in reversed(undo):
-                if former is None:
-                    streams.pop(topic, None)
-                else:
-                    streams[topic] = former
-            raise
+                entries.append(encode_entry(session, topic, following))
+        if grows and self.cursor.stream_count > STREAMS_MAX:
+            self._drop(None)
+            is_whole = True
+        if is_whole:
+            self._replace()
+        elif entries:
+            self._write(b"".join(entries))
+        self._has_unconfirmed = False
+        self.commits += bool(entries)
+        if durable:
+            self.sync()
         return len(entries)
 
     def rewind(self, session: int, topic: str, following: int) -> None:
@@ -448,34 +388,28 @@ class CursorFile:
 
     def _write(self, entries: bytes) -> None:
         journal_bytes = self._bytes - self._snapshot_bytes + len(entries)
-        limit = max(JOURNAL_BYTES_MAX, 4 * self._snapshot_bytes)
-        full = len(self._numbers) > self._config.streams_max
-        if full:
-            self._drop(None)
-        if self._has_unconfirmed or full or journal_bytes > limit:
+        if journal_bytes > max(JOURNAL_BYTES_MAX, 4 * self._snapshot_bytes):
             self._replace()
             return
         record = encode_record(entries, self._durable)
-        self._has_unconfirmed = True
         self._store.append(record)
         self._bytes += len(record)
-        self._has_unconfirmed, self.unsynced = False, True
+        self.unsynced = True
 
     def _replace(self) -> None:
         """Write the whole again. It is on the disk on return, and the former one until then."""
         self._has_unconfirmed = True
         data = encode_snapshot(self.cursor)
         self._store.replace(data)
-        self._numbers = self.cursor.numbers()
         self._bytes = self._snapshot_bytes = self._durable = len(data)
         self._has_unconfirmed = self.unsynced = False
 
     def _drop(self, keep: int | None) -> None:
         """Keep within the bounds: forget the sessions joined longest ago, but not `keep`."""
-        sessions, config = self.cursor.sessions, self._config
+        sessions = self.cursor.sessions
         count = self.cursor.stream_count
         for session in list(sessions):
-            if len(sessions) <= config.sessions_max and count <= config.streams_max:
+            if len(sessions) <= SESSIONS_MAX and count <= STREAMS_MAX:
                 return
             if session != keep and len(sessions) > 1:
                 dropped = len(sessions.pop(session).streams)
@@ -483,7 +417,7 @@ class CursorFile:
                 self.streams_dropped += dropped
                 self.sessions_dropped += 1
         for known in sessions.values():
-            for topic in list(known.streams)[: max(0, count - config.streams_max)]:
+            for topic in list(known.streams)[: max(0, count - STREAMS_MAX)]:
                 del known.streams[topic]
                 count -= 1
                 self.streams_dropped += 1

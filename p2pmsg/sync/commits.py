@@ -339,7 +339,7 @@ def open_cursor(config: CursorConfig, endpoints: list[str], topics: list[str]) -
     """Open a cursor's file; raises `CursorError`."""
     store = CursorFileStore(config.path)
     with _translated(store.path):
-        return ResumePoints(CursorFile(store, config), endpoints, topics)
+        return ResumePoints(CursorFile(store), endpoints, topics)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import History, StreamKey, key_of, title_of
-from recovery import CursorConfig, CursorFile, Loss, MemoryCursorStore, Rewound
+from recovery import CursorFile, Loss, MemoryCursorStore, Rewound
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class SimulatedCursor:
 
     def open(self) -> ResumePoints:
         """Begin an incarnation."""
-        file = CursorFile(self._store, CursorConfig(self._name))
+        file = CursorFile(self._store)
         self._points = ResumePoints(file, self._endpoints, self._topics)
         self.met |= self._meeting
         for covered in self.covered.values():

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery import CursorConfig, CursorFile, MemoryCursorStore
+from recovery import CursorFile, MemoryCursorStore
 from recovery.cursor import decode
 
-CONFIG = CursorConfig("a.cursor")
 SESSIONS = st.integers(1, 3)
 TOPICS = st.sampled_from(["a", "b", "é"])
 FAILURES = ["write_new", "sync_new", "rename_new", "sync_folder", "append", "sync"]
@@ -48,9 +47,9 @@ class Model:
         self.states = [state] if durable else [*self.states, state]
         self.unconfirmed = 0
 
-    def on_failed(self, state, *, undone):
-        """Perhaps it is there; what is done next goes on from the former state, if `undone`."""
-        self.states.insert(len(self.states) - undone, state)
+    def on_failed(self, state):
+        """Perhaps it is there; what is done next goes on from it."""
+        self.states.append(state)
         self.unconfirmed += 1
 
     def after_kill(self):
@@ -81,7 +80,7 @@ def found(cursor):
 
 
 def open_again(store, model, allowed):
-    file = CursorFile(store, CONFIG)
+    file = CursorFile(store)
     state = found(file.cursor)
     assert state in allowed, (state, allowed)
     model.read_back(state)
@@ -105,7 +104,7 @@ def do(file, model, step):
         else:
             file.sync()
     except OSError:
-        model.on_failed(new, undone=step[0] == "advance")
+        model.on_failed(new)
         return False
     if new != model.last or durable:
         model.note(new, durable=durable)
@@ -119,7 +118,7 @@ def test_a_cursor_is_a_list_of_states(rounds):
 
 def check(steps):
     store = MemoryCursorStore()
-    file, model = CursorFile(store, CONFIG), Model()
+    file, model = CursorFile(store), Model()
     for step in steps:
         if step[0] == "fail":
             store.failing[step[1]] = OSError("no space")
@@ -132,7 +131,7 @@ def check(steps):
             store.crash(Random(step[1]))
             file = open_again(store, model, model.states)
         elif do(file, model, step):
-            memory, disk = found(file.cursor), found(decode(store.data).cursor)
+            memory, disk = found(file.cursor), found(decode(store.data)[0])
             assert memory == model.last
             assert disk == memory or model.unconfirmed
         store.failing = {} if step[0] != "fail" else store.failing

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from recovery import (
-    CursorConfig,
     CursorFile,
     CursorFileStore,
     MemoryCursorStore,
@@ -18,7 +17,6 @@ from recovery import (
 from recovery import durable as durable_files
 from tests.endpoints import files_open_in
 
-CONFIG = CursorConfig("a.cursor")
 ALL = ("*",)
 
 
@@ -27,10 +25,10 @@ def streams(file):
     return {(s, topic): at for s in sessions for topic, at in sessions[s].streams.items()}
 
 
-def reopened(store, config=CONFIG):
+def reopened(store):
     """Return what a new process finds where the former one was killed."""
     store.kill()
-    file = CursorFile(store, config)
+    file = CursorFile(store)
     found = streams(file)
     file.close()
     return found
@@ -43,17 +41,9 @@ def store():
 
 @pytest.fixture
 def file(store):
-    made = CursorFile(store, CONFIG)
+    made = CursorFile(store)
     made.join(1, ALL, {"a": 5, "b": 0}, ["here"])
     return made
-
-
-def test_a_new_file_is_there_at_once(store):
-    file = CursorFile(store, CONFIG)
-
-    assert store.durable == store.data
-    assert (file.commits, file.bytes_cut, file.unsynced) == (0, 0, False)
-    assert streams(file) == {}
 
 
 def test_joining_again_writes_only_what_is_new(store, file):
@@ -77,19 +67,11 @@ def test_a_commit_outlives_the_process_and_a_durable_one_the_system(store, file)
     assert reopened(store) == {(1, "a"): 7, (1, "b"): 3}
 
 
-def test_sync_is_done_once(store, file):
-    file.advance([(1, "a", 6)], durable=False)
-    file.sync()
-    assert store.durable == store.data
-    store.failing["sync"] = OSError("not called again")
-    file.sync()
-
-
 def test_a_torn_end_is_cut_and_reported(store, file):
     file.advance([(1, "a", 6)], durable=True)
     store.data += b"torn"
     store.kill()
-    again = CursorFile(store, CONFIG)
+    again = CursorFile(store)
     assert again.bytes_cut == 4
     assert streams(again) == {(1, "a"): 6}
     assert store.durable == store.data
@@ -102,7 +84,7 @@ def test_a_damaged_file_is_let_go_of_and_left_as_it_is(store, file):
     damaged = store.data = store.data[:-1]
     for _ in range(2):
         with pytest.raises(RecoveryError):
-            CursorFile(store, CONFIG)
+            CursorFile(store)
     assert store.data == damaged
 
 
@@ -169,7 +151,7 @@ def endpoints(request, tmp_path):
     def content(store):
         copy = next(names)
         copy.write_bytes(Path(store.path).read_bytes())
-        file = CursorFile(CursorFileStore(copy), CONFIG)
+        file = CursorFile(CursorFileStore(copy))
         file.close()
         return streams(file)
 
@@ -181,7 +163,7 @@ def test_ctrl_c_leaves_the_old_or_the_new_commit(endpoints):
     make, content = endpoints
     for strike in strikes(more_than=25):
         store = make()
-        file = CursorFile(store, CONFIG)
+        file = CursorFile(store)
         file.join(1, ALL, {"a": 5}, [])
         with strike:
             file.advance([(1, "a", 7), (1, "b", 1)], durable=True)
@@ -193,28 +175,11 @@ def test_ctrl_c_leaves_the_old_or_the_new_commit(endpoints):
 
 
 @strikes_anywhere
-def test_ctrl_c_in_what_follows_a_failure_does_no_harm(endpoints):
-    make, content = endpoints
-    for last in strikes(more_than=35):
-        store = make()
-        file = CursorFile(store, CONFIG)
-        file.join(1, ALL, {"a": 5}, [])
-        # The second one mends what the first one left, and so on.
-        for value, strike in enumerate((Strike(20), Strike(last.number), last), 7):
-            with strike:
-                file.advance([(1, "a", value)], durable=True)
-        assert 5 <= content(store)[1, "a"] <= 9, last.number
-        file.advance([(1, "a", 10)], durable=True)
-        assert content(store) == {(1, "a"): 10}, last.number
-        file.close()
-
-
-@strikes_anywhere
 def test_ctrl_c_in_a_join_loses_no_session(endpoints):
     make, content = endpoints
     for strike in strikes(more_than=20):
         store = make()
-        file = CursorFile(store, CONFIG)
+        file = CursorFile(store)
         file.join(1, ("a",), {"a": 5}, [])
         file.join(2, ALL, {"c": 1}, [])
         with strike:
@@ -227,19 +192,19 @@ def test_ctrl_c_in_a_join_loses_no_session(endpoints):
         file.close()
 
 
-def test_the_session_joined_longest_ago_is_forgotten_first(store):
-    config = CursorConfig("a.cursor", sessions_max=2)
-    file = CursorFile(store, config)
+def test_the_session_joined_longest_ago_is_forgotten_first(store, monkeypatch):
+    monkeypatch.setattr(cursor, "SESSIONS_MAX", 2)
+    file = CursorFile(store)
     for session in (1, 2, 1, 3):
         file.join(session, ALL, {"a": session}, [])
     assert list(file.cursor.sessions) == [1, 3]
     assert (file.sessions_dropped, file.streams_dropped) == (1, 1)
-    assert reopened(store, config) == {(1, "a"): 1, (3, "a"): 3}
+    assert reopened(store) == {(1, "a"): 1, (3, "a"): 3}
 
 
-def test_streams_have_a_bound(store):
-    config = CursorConfig("a.cursor", streams_max=4)
-    file = CursorFile(store, config)
+def test_streams_have_a_bound(store, monkeypatch):
+    monkeypatch.setattr(cursor, "STREAMS_MAX", 4)
+    file = CursorFile(store)
     file.join(1, ALL, {"a": 1, "b": 1}, [])
     file.join(2, ALL, {"a": 2}, [])
     file.advance([(2, "b", 1), (2, "c", 1)], durable=False)
@@ -247,12 +212,12 @@ def test_streams_have_a_bound(store):
     assert list(file.cursor.sessions) == [2]
     file.advance([(2, topic, 1) for topic in "defgh"], durable=False)
     assert file.cursor.stream_count == 4
-    assert streams(file) == reopened(store, config)
+    assert streams(file) == reopened(store)
 
 
 def test_a_real_file_is_written_again_before_it_grows_without_end(tmp_path):
     path = tmp_path / "a.cursor"
-    file = CursorFile(CursorFileStore(path), CONFIG)
+    file = CursorFile(CursorFileStore(path))
     file.join(1, ALL, {}, [])
     limit = cursor.JOURNAL_BYTES_MAX
     largest, shrunk, at = 0, 0, 0
@@ -265,7 +230,7 @@ def test_a_real_file_is_written_again_before_it_grows_without_end(tmp_path):
         largest = max(largest, size)
         assert size <= limit + 1000
     file.close()
-    again = CursorFile(CursorFileStore(path), CONFIG)
+    again = CursorFile(CursorFileStore(path))
     assert streams(again) == {(1, "a"): at}
     again.close()
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["a.cursor", "a.cursor.lock"]
@@ -273,32 +238,32 @@ def test_a_real_file_is_written_again_before_it_grows_without_end(tmp_path):
 
 def test_a_real_file_has_one_owner(tmp_path):
     path = tmp_path / "a.cursor"
-    first = CursorFile(CursorFileStore(path), CONFIG)
+    first = CursorFile(CursorFileStore(path))
     link = tmp_path / "link"
     link.symlink_to(path)
     for name in (path, str(path), link):
         with pytest.raises(RecoveryError, match="another subscriber"):
-            CursorFile(CursorFileStore(name), CONFIG)
+            CursorFile(CursorFileStore(name))
     first.close()
     first.close()
-    CursorFile(CursorFileStore(path), CONFIG).close()
+    CursorFile(CursorFileStore(path)).close()
 
 
 def test_a_real_file_that_vanishes_is_noticed_and_made_again(tmp_path):
     path = tmp_path / "a.cursor"
-    file = CursorFile(CursorFileStore(path), CONFIG)
+    file = CursorFile(CursorFileStore(path))
     file.join(1, ALL, {"a": 3}, [])
     path.unlink()
     with pytest.raises(FileNotFoundError):
         file.advance([(1, "a", 4)], durable=True)
-    assert file.advance([(1, "a", 4)], durable=True) == 1
+    file.sync()
     path.rename(tmp_path / "elsewhere")
     path.write_bytes(b"")
     with pytest.raises(OSError, match="another file has taken its place"):
         file.advance([(1, "a", 5)], durable=True)
-    assert file.advance([(1, "a", 5)], durable=True) == 1
+    file.sync()
     file.close()
-    again = CursorFile(CursorFileStore(path), CONFIG)
+    again = CursorFile(CursorFileStore(path))
     assert streams(again) == {(1, "a"): 5}
     again.close()
 
@@ -308,22 +273,22 @@ def test_what_is_another_file_is_not_read_whole(tmp_path):
     with open(path, "wb") as file:
         file.truncate(2**40)
     with pytest.raises(RecoveryError, match="not a cursor"):
-        CursorFile(CursorFileStore(path), CONFIG)
+        CursorFile(CursorFileStore(path))
     assert path.stat().st_size == 2**40
     with pytest.raises(IsADirectoryError):
-        CursorFile(CursorFileStore(tmp_path), CONFIG)
+        CursorFile(CursorFileStore(tmp_path))
 
 
 def test_no_descriptor_is_left_open(tmp_path):
     path = tmp_path / "a.cursor"
     for turn in range(5):
-        file = CursorFile(CursorFileStore(path), CONFIG)
+        file = CursorFile(CursorFileStore(path))
         file.join(turn, ALL, {}, [])
         file.advance([(turn, "a", 1)], durable=True)
         with pytest.raises(RecoveryError):
-            CursorFile(CursorFileStore(path), CONFIG)
+            CursorFile(CursorFileStore(path))
         file.close()
     path.write_bytes(b"x")
     with pytest.raises(RecoveryError):
-        CursorFile(CursorFileStore(path), CONFIG)
+        CursorFile(CursorFileStore(path))
     assert files_open_in(tmp_path) == []
