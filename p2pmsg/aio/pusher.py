@@ -345,7 +345,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         if journal is None or self._syncing is not None or journal.broken is not None:
             return
         if journal.written > journal.synced or journal.is_due:
-            self._pending = journal.begin_sync(reserves=True)
+            self._pending = journal.begin_sync()
             self._syncing = self._loop.run_in_executor(None, self._pending.wait)
             self._syncing.add_done_callback(self._end_sync)
 

@@ -15,10 +15,8 @@ from p2pmsg.queue.journal.records import (
     change_record,
     closed_record,
     head_record,
-    marks_record,
     push_record,
 )
-from p2pmsg.queue.journal.reservations import Reservations
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.rules import Given, JobQueue, JobRun, QueuedJob, QueueLimits
 from tests.simulation.queue_nodes import HostileNode, WorkerNode
@@ -160,7 +158,6 @@ class Pusher:
         world = self.world
         state = self.disk.open()
         self.sequence = state.next_sequence
-        # The clock helps in reality; here only the marks keep delivery numbers apart.
         first_delivery = state.deliveries + 1
         self.queue = JobQueue(
             world.limits,
@@ -315,8 +312,8 @@ def _value(sequence):
 
 
 SESSION = 77
-RESERVE = 7
-"""Few, so that they are used up all the time."""
+SKIPPED = 1000
+"""Of numbers after a crash of the system: more than are used in between."""
 
 
 class Disk:
@@ -337,23 +334,24 @@ class Disk:
         state = JournalState()
         for record in self.records:
             state.apply(record)
-        self._reserved = Reservations(state, f"boot {self.boots}", RESERVE)
+        crashed = state.session is not None and state.boot != f"boot {self.boots}"
+        state.has_crashed = crashed and not (state.is_closed or state.is_synced)
+        if state.has_crashed:
+            state.next_sequence += SKIPPED
         if self._is_short:  # the file next to the segments says where the log ended
             state.is_short, self._is_short = True, False
             state.next_sequence = max(state.next_sequence, self._next_sequence)
-            state.deliveries = max(state.deliveries, self._next_delivery)
+        state.deliveries = max(state.deliveries, self._next_delivery)  # by the clock
         state.session = SESSION
         self._next_sequence, self._next_delivery = state.next_sequence, state.deliveries
         self._write(
             head_record(SESSION, state.next_sequence, f"boot {self.boots}", self._is_synced)
         )
-        self._write(marks_record(self._reserved.sequence, self._reserved.delivery))
-        self._renew()
+        self.sync()
         return state
 
     def append(self, record, pushed=None):
         """Write a record; `pushed`: the sequence, where it is a push."""
-        self._allow()
         self._write(record)
         if pushed is not None:
             self._next_sequence = pushed + 1
@@ -361,7 +359,6 @@ class Disk:
 
     def allow_deliveries(self, stop):
         self._next_delivery = stop
-        self._allow()
 
     def sync(self):
         self._synced = len(self.records)
@@ -385,16 +382,6 @@ class Disk:
         self._pushes = {at: sequence for at, sequence in self._pushes.items() if at <= kept}
         self.sync()
         return lost
-
-    def _allow(self):
-        if not self._reserved.allow(self._next_sequence, self._next_delivery):
-            self._renew()
-
-    def _renew(self):
-        marks = self._reserved.beyond(self._next_sequence, self._next_delivery)
-        self._write(marks_record(*marks))
-        self.sync()
-        self._reserved.set(marks)
 
     def _write(self, record):
         self.records.append(record)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -21,16 +21,18 @@ from p2pmsg.checks import check, check_fields
 from p2pmsg.errors import ConfigError, LogFailedError, LogInUseError
 from p2pmsg.queue.frames import Process
 from p2pmsg.queue.journal import records as records
+from p2pmsg.queue.journal.position import Position, PositionFile
 from p2pmsg.queue.journal.reading import (
+    FoundSegment,
     apply_segment,
     check_ends,
     packed,
     read_records,
     segment_path,
     segments,
+    without_former,
 )
-from p2pmsg.queue.journal.records import JournalState, SegmentEnd
-from p2pmsg.queue.journal.reservations import Position, PositionFile, Reservations
+from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.rules import DEDUP_WINDOW_S
 from p2pmsg.sync.lock import PublishLock
 from recovery import platform
@@ -38,6 +40,7 @@ from recovery.durable import (
     holder_of,
     lock_file,
     make_folder,
+    replace_file,
     sync_path,
     unlock_file,
 )
@@ -45,6 +48,9 @@ from transports.own_log import own_log as _log
 
 _decode: Final = codec.make_decoder(list[Any]).decode
 _LOCK: Final = "queue.lock"
+SKIPPED: Final = 2**24
+"""How many numbers are left out after a crash of the system, which may have been used: with
+50,000 jobs a second those of 5 min, longer than any system keeps what was written."""
 FSYNC_INTERVAL_S: Final = 0.1
 """How much of the last pushes a crash of the operating system may cost with `interval`."""
 
@@ -147,18 +153,17 @@ class FileJournal:
         self._synced_at = time.monotonic()
         try:
             self._position.read()
-            settled = self._replay(state)
-            self._reserved = Reservations(state, boot)
-            self._warn_of_missing(state, *self._compare(state))
+            self._replay(state)
+            start = state.next_sequence
+            self._compare(state)
+            self._warn_of_missing(state, start)
             if state.session is None:
                 state.session = secrets.randbits(64)
             self._session = state.session
             self._next_sequence, self._next_delivery = state.next_sequence, state.deliveries
             self._learn(state)
             self._begin_segment()
-            for number, size in settled:
-                self._write(records.end_record(number, size))
-            self._renew_marks()
+            self.sync()
             self._position.begin(
                 Position(self._number, self._size, self._next_sequence, self._next_delivery)
             )
@@ -171,38 +176,29 @@ class FileJournal:
         self._check_usable()
         if self._size >= self._settings.segment_bytes and self._former is None:
             self._roll()
-        self._allow()
         self._write(record)
         self._note(record)
         self._on_position()
 
     def allow_deliveries(self, stop: int) -> None:
-        """Make sure that no later run uses a delivery number below `stop`, or `stop` itself."""
+        """Note that no later run is to use a delivery number below `stop`."""
         if stop != self._next_delivery:
             self._next_delivery = stop
-            self._allow()
             self._on_position()
 
     def tick(self) -> None:
         """Force to the disk what waits for it longer than `fsync_interval`."""
         if self.is_due:
-            if self._reserved.is_low(self._next_sequence, self._next_delivery):
-                self._renew_marks()
             self.sync()
 
     @property
     def is_due(self) -> bool:
         """Whether something waits for the disk for too long, or is not to wait."""
         settings = self._settings
-        if self.defers and (self._former is not None or self._is_reserve_low()):
+        if self.defers and self._former is not None:
             return True
         waits = self.written > self.synced and settings.fsync == "interval"
         return waits and time.monotonic() - self._synced_at >= self._fsync_interval
-
-    def _is_reserve_low(self) -> bool:
-        """Whether more numbers are to be reserved, and no sync is to come that would do it."""
-        reserved, is_left = self._reserved, self._settings.fsync == "never"
-        return is_left and reserved.is_low(self._next_sequence, self._next_delivery)
 
     def sync(self) -> None:
         """Force to the disk what was written; `LogFailedError` where that fails, now or before."""
@@ -212,19 +208,12 @@ class FileJournal:
             pending.wait()
             self.end_sync(pending)
 
-    def begin_sync(self, *, reserves: bool = False) -> "PendingSync":
+    def begin_sync(self) -> "PendingSync":
         """Begin to force to the disk what was written; then call its `wait`, then `end_sync`.
 
-        Only `wait` takes time, and during it other methods may be called. With `reserves`, it
-        reserves more numbers where these run low, so that no append has to wait for that.
+        Only `wait` takes time, and during it other methods may be called.
         """
         self._check_usable()
-        marks = None
-        if reserves and self._reserved.is_low(self._next_sequence, self._next_delivery):
-            wanted = self._reserved.beyond(self._next_sequence, self._next_delivery)
-            with suppress(OSError):  # another time
-                self._write(records.marks_record(*wanted))
-                marks = wanted
         fds = self._unsynced_fds()
         owned: list[int] = []
         try:
@@ -235,7 +224,6 @@ class FileJournal:
             pending.wait()
         else:
             pending = self._pending(owned, owns=True)
-        pending.marks = marks
         return pending
 
     def _unsynced_fds(self) -> list[int]:
@@ -262,11 +250,6 @@ class FileJournal:
         if former is not None and former.number < pending.segment:
             self._former = None
             _close_all(former.fds)
-            with suppress(OSError):  # then a crash is thought to have taken its end, should it lack
-                self._write(records.end_record(former.number, former.size))
-        # A later segment begins with the marks that hold then, and must not outlive others.
-        if pending.marks is not None and pending.segment == self._number:
-            self._reserved.set(pending.marks)
 
     def close(self) -> None:
         """Let go of the log; it may be called again."""
@@ -300,45 +283,49 @@ class FileJournal:
 
     # -------------------------------------------------------------------------------- opening
 
-    def _replay(self, state: JournalState) -> list[tuple[int, int]]:
-        """Read the segments; return number and size of those of which it was not known before."""
+    def _replay(self, state: JournalState) -> None:
+        """Read the segments, and cut off what a crash has torn."""
         paths = segments(self._folder)
         found = [apply_segment(state, path, path.read_bytes()) for path in paths]
-        settled = []
-        for each in check_ends(state, found, self._boot):
+        check_ends(state, found, self._boot)
+        end = (found[-1].number, found[-1].good) if found else (0, 0)
+        while found and not found[-1].good:
+            found.pop().path.unlink()  # it was not begun
+        if len(found) > 1 and found[-1].former_bytes not in (0, found[-2].good):
+            found = [*found[:-2], *_accepted(*found[-2:])]
+        for each in found:
             if each.good < each.size:
                 _log.warning(
                     "%s: %d bytes that were not written to the end are cut off",
                     each.path, each.size - each.good,
                 )  # fmt: skip
                 os.truncate(each.path, each.good)
+        for each in found[-2:]:
             sync_path(each.path)  # an earlier run's last records, or what is cut off now
-            settled.append((each.number, each.good))
         self._segments = [(each.path, each.good) for each in found]
-        if found:
-            self._number = found[-1].number
-        return settled
+        self._number, self._size = end
+        is_same_boot = self._boot != "" and self._boot == state.boot
+        if state.session is not None:
+            state.has_crashed = not (state.is_closed or state.is_synced or is_same_boot)
 
-    def _compare(self, state: JournalState) -> tuple[int, int]:
-        """Compare what is there with where earlier runs were, so that no number is used twice.
-
-        Returns the sequences `[start, stop)` that are left out.
-        """
+    def _compare(self, state: JournalState) -> None:
+        """Compare what is there with where earlier runs were, so that no number is used twice."""
         start, found = state.next_sequence, self._position.found
+        if state.has_crashed:
+            state.next_sequence += SKIPPED
+            state.deliveries += SKIPPED
         if found is not None:
-            size = self._segments[-1][1] if self._segments else 0
-            is_shorter = Position(self._number, size, 0, 0).end < found.end
+            is_shorter = Position(self._number, self._size, 0, 0).end < found.end
             state.is_short = is_shorter and not state.has_crashed
             state.next_sequence = max(state.next_sequence, found.sequence)
             state.deliveries = max(state.deliveries, found.delivery)
         elif self._segments:
             state.is_copy = True
             state.session = None
-        first = self._reserved.skipped[0] if self._reserved.skipped else start
-        state.missing += state.next_sequence - first
-        return first, state.next_sequence
+        state.missing += state.next_sequence - start
 
-    def _warn_of_missing(self, state: JournalState, start: int, stop: int) -> None:
+    def _warn_of_missing(self, state: JournalState, start: int) -> None:
+        stop = state.next_sequence
         left_out = (
             f"sequences {start} to {stop - 1} are left out"
             if stop > start
@@ -372,23 +359,25 @@ class FileJournal:
             self._dead.add(sequence)
 
     def _begin_segment(self) -> None:
-        """Go on in a new segment; where that fails, the former one stays what it is."""
+        """Go on in a new segment; where that fails, the former one stays what it is.
+
+        What was not on the disk of the former one goes there with the next sync.
+        """
         former_fd, former_size, written = self._fd, self._size, self.written
-        former_end, number, folder_fd = self._former_end(), self._number + 1, -1
+        number, folder_fd = self._number + 1, -1
         path = segment_path(self._folder, number)
         # One that is there already was begun before, and could be neither written nor deleted.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         self._fd, self._size = os.open(path, flags, 0o644), 0
+        former_bytes = former_size
+        if former_fd < 0 and self._segments:
+            former_bytes = self._segments[-1][1]
         head = records.head_record(
-            self._session, self._next_sequence, self._boot, self.is_always, former_end
+            self._session, self._next_sequence, self._boot, self.is_always, former_bytes
         )
         try:
             self._write(head)
-            self._write(records.marks_record(self._reserved.sequence, self._reserved.delivery))
-            if self.defers:
-                folder_fd = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
-            else:
-                sync_path(self._folder)
+            folder_fd = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
         except BaseException:
             os.close(self._fd)
             self._fd, self._size, self._must_cut = former_fd, former_size, False
@@ -398,21 +387,8 @@ class FileJournal:
             raise
         if former_fd >= 0:
             self._segments.append((self._path, former_size))
-            if self.defers:
-                self._former = _Former(self._number, former_size, (former_fd, folder_fd))
-            else:
-                os.close(former_fd)
+        self._former = _Former(self._number, former_fd, folder_fd)
         self._path, self._number = path, number
-
-    def _former_end(self) -> SegmentEnd | None:
-        """Return where the segment ends that is the newest so far; None where there is none."""
-        if self._fd >= 0:  # what is not on the disk is its end, since there is no `_former`
-            synced = max(0, self._size - (self.written - self.synced))
-            return SegmentEnd(self._number, self._size, synced)
-        if not self._segments:
-            return None
-        size = self._segments[-1][1]
-        return SegmentEnd(self._number, size, size)
 
     # -------------------------------------------------------------------------------- writing
 
@@ -443,17 +419,6 @@ class FileJournal:
     def _check_usable(self) -> None:
         if self.broken is not None:
             raise LogFailedError(self.broken)
-
-    def _allow(self) -> None:
-        if not self._reserved.allow(self._next_sequence, self._next_delivery):
-            self._renew_marks()
-
-    def _renew_marks(self) -> None:
-        """Reserve numbers, on the disk whatever `fsync` says."""
-        marks = self._reserved.beyond(self._next_sequence, self._next_delivery)
-        self._write(records.marks_record(*marks))
-        self.sync()
-        self._reserved.set(marks)
 
     def _note(self, record: bytes) -> None:
         """Keep account of what is of use."""
@@ -486,11 +451,10 @@ class FileJournal:
         """Go on in a new segment, and empty old ones where too much in them is of no use."""
         if self._must_cut:
             self._cut()
-        if self.defers:
-            self._begin_segment()  # which says how much of the former one is on the disk
-            return
-        self.sync()  # whatever `fsync` says: only the last segment may lack its tail
         self._begin_segment()
+        if self.defers:
+            return
+        self.sync()  # whatever `fsync` says: only the last two segments may lack their ends
         while self.has_to_empty:
             self._empty_oldest()
 
@@ -560,18 +524,31 @@ class FileJournal:
         return time.time_ns() - pushed_ns < self._dedup_window * 1e9
 
 
+def _accepted(before: FoundSegment, newest: FoundSegment) -> list[FoundSegment]:
+    """Have it no longer said what a crash took of the segment before the newest."""
+    data = newest.path.read_bytes()[: newest.good]
+    kept = b"".join(packed(without_former(record)) for record, _ in read_records(data))
+    replace_file(newest.path, kept, mode=0o644).close()
+    newest = replace(newest, size=len(kept), good=len(kept))
+    if before.good:
+        return [before, newest]
+    before.path.unlink()
+    return [newest]
+
+
 class _Former(NamedTuple):
-    """The segment before the newest one, until it is on the disk.
-
-    Attributes:
-        number, size: of it.
-        fds: of it, and of the folder, which has the newest one's name.
-
-    """
+    """The segment before the newest one, until it is on the disk."""
 
     number: int
-    size: int
-    fds: tuple[int, int]
+    fd: int
+    """-1: there is none, or it is on the disk."""
+    folder_fd: int
+    """Of the folder, which has the newest one's name."""
+
+    @property
+    def fds(self) -> tuple[int, int]:
+        """What is to be forced to the disk."""
+        return self.fd, self.folder_fd
 
 
 class _Disk:
@@ -593,12 +570,11 @@ class PendingSync:
     Attributes:
         stop: up to where it goes, as `FileJournal.written` counts.
         error: why it failed; None where all is well.
-        marks: numbers that it reserves, if any.
         segment: the newest one, which says so.
 
     """
 
-    __slots__ = ("_disk", "_fds", "_owns", "error", "marks", "segment", "stop")
+    __slots__ = ("_disk", "_fds", "_owns", "error", "segment", "stop")
 
     def __init__(self, disk: _Disk, fds: list[int], stop: int, *, owns: bool = False) -> None:
         self._disk = disk
@@ -606,7 +582,6 @@ class PendingSync:
         self._owns = owns
         self.stop = stop
         self.error: OSError | None = None
-        self.marks: tuple[int, int] | None = None
         self.segment = 0
 
     def wait(self) -> None:
@@ -627,6 +602,7 @@ class PendingSync:
         try:
             if former >= 0:
                 platform.sync_data(former)
+            if folder >= 0:
                 os.fsync(folder)
             platform.sync_data(newest)
         except OSError as error:

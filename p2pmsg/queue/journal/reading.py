@@ -3,11 +3,8 @@
 A record is its length and CRC-32 (4 bytes each, network byte order) and a msgpack array; see
 `journal`. A segment has a name with a number that only grows.
 
-A crash of the operating system leaves the newest segment without its end. In an event loop the one
-before it may lack its end as well, since its fsync is not waited for when the next one begins. What
-distinguishes such a segment from a damaged one is in the first record of the next: how many of its
-bytes were written, and how many of them were on the disk by then (`SegmentEnd`). When the rest is
-there, too, another record says so.
+A crash of the operating system leaves the newest segment without its end. The one before it may
+lack its end as well, since its fsync is not waited for when the next one begins.
 """
 
 import os
@@ -17,13 +14,16 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from p2pmsg import codec
 from p2pmsg.errors import LogFormatError
-from p2pmsg.queue.journal.records import JournalState
+from p2pmsg.queue.journal.records import HEAD, JournalState
+from p2pmsg.wire import encoder
 
+_decode: Final = codec.make_decoder(list[Any]).decode
 _HEADER: Final = struct.Struct("!II")
-_BEGINS: Final = re.compile(rb"[\x91-\x9f][\x01-\x0c]")
+_BEGINS: Final = re.compile(rb"[\x91-\x9f][\x01-\x0a]")
 """How a record begins: an array, and in it a type."""
 
 
@@ -35,6 +35,7 @@ class FoundSegment:
         path, number: its file.
         size: of that, in bytes.
         good: where its records end.
+        former_bytes: how many the segment before it had, as its first record says; 0: not known.
         left_out: how many sequences lie between the segments before it and its first record.
 
     """
@@ -43,6 +44,7 @@ class FoundSegment:
     number: int
     size: int
     good: int
+    former_bytes: int
     left_out: int
 
 
@@ -87,16 +89,16 @@ def apply_segment(state: JournalState, path: Path, data: bytes) -> FoundSegment:
         LogFormatError: a record is none, or it is damaged and intact ones follow.
 
     """
-    good = left_out = 0
+    good = former_bytes = left_out = 0
     before = state.next_sequence
     for record, end in read_records(data):
         apply(state, record, path, good)
         if not good:
-            left_out = state.next_sequence - before
+            former_bytes, left_out = _former_bytes(record), state.next_sequence - before
         good = end
     if next_record(data, good) is not None:
         raise _damaged(path, good, "a record is damaged, and intact ones follow")
-    return FoundSegment(path, segment_number(path), len(data), good, left_out)
+    return FoundSegment(path, segment_number(path), len(data), good, former_bytes, left_out)
 
 
 def apply(state: JournalState, record: bytes, path: Path, at: int) -> None:
@@ -114,15 +116,28 @@ def _damaged(path: Path, offset: int, reason: str) -> LogFormatError:
     return LogFormatError(str(path), offset, text)
 
 
-def check_ends(
-    state: JournalState, found: list[FoundSegment], boot: str = ""
-) -> list[FoundSegment]:
+def without_former(record: bytes) -> bytes:
+    """Return a record that says nothing of the segment before."""
+    fields = _decode(record)
+    if fields[0] != HEAD:
+        return record
+    fields[5] = 0
+    return encoder.encode(fields)
+
+
+def _former_bytes(record: bytes) -> int:
+    fields = _decode(record)
+    size: int = fields[5] if fields[0] == HEAD else 0
+    return size
+
+
+def check_ends(state: JournalState, found: list[FoundSegment], boot: str = "") -> None:
     """Find out whether a segment is damaged, or only lacks what a crash of the system took.
 
-    The newest one may lack any part of its end. One before it may where its successor says that
-    this was not on the disk, and the system was started again since; what is missing of it is
-    added to `state.missing`. A segment without a record was not begun: the newest is the one
-    before.
+    The newest one may lack any part of its end; so may the one before it, where the system was
+    started again and the last run did not close the log. What is missing of that is added to
+    `state.missing`. The first may follow others that were emptied. A segment without a record was
+    not begun: the newest is the one before.
 
     Args:
         state: what the segments say, all of them.
@@ -130,34 +145,20 @@ def check_ends(
         boot: which start of the operating system this is. Default: it is not known, so that it may
             have been started again.
 
-    Returns:
-        Those of which a part may not be on the disk yet.
-
     Raises:
         LogFormatError: a segment is damaged.
 
     """
-    newest = len(found) - 1
-    while newest > 0 and not found[newest].good:
-        newest -= 1
-    unconfirmed = found[max(0, newest) :]
-    for at, segment in enumerate(found[: max(0, newest)]):
-        end = state.ends.get(segment.number)
-        is_open = end is not None and end.synced < end.size
-        if is_open:
-            unconfirmed.append(segment)
-        is_whole = segment.good == segment.size
-        if end is None or segment.good >= end.size:
-            if is_whole:
-                continue
-        elif is_open and segment.good >= end.synced and (not boot or boot != end.boot):
-            state.missing += found[at + 1].left_out
+    newest = max((at for at, segment in enumerate(found) if segment.good), default=0)
+    has_crashed = not state.is_closed and (not boot or boot != state.boot)
+    for at, segment in enumerate(found[:newest]):
+        following = found[at + 1]
+        size = following.former_bytes or segment.size
+        if segment.good and segment.good == segment.size == size:
             continue
-        what = "a record is cut off or damaged"
-        if is_whole and end is not None:
-            what = f"its end is missing: it had {end.size} bytes"
-        raise _damaged(segment.path, segment.good, what)
-    return unconfirmed
+        if at < newest - 1 or not has_crashed:
+            raise _damaged(segment.path, segment.good, "its end is damaged or missing")
+        state.missing += following.left_out
 
 
 def read_records(data: bytes, at: int = 0) -> Iterator[tuple[bytes, int]]:

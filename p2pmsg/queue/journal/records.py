@@ -8,7 +8,7 @@ ignored.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from p2pmsg import codec
 from p2pmsg.queue.frames import Process
@@ -26,26 +26,9 @@ from p2pmsg.queue.rules import (
 )
 from p2pmsg.wire import encoder
 
-HEAD, PUSH, DONE, FAILED, DEAD, DROPPED, GIVEN, SEEN, RETRIED, MARKS, CLOSED, END = range(1, 13)
+HEAD, PUSH, DONE, FAILED, DEAD, DROPPED, GIVEN, SEEN, RETRIED, CLOSED = range(1, 11)
 _encode: Final = encoder.encode
 _decode: Final = codec.make_decoder(list[Any]).decode
-
-
-class SegmentEnd(NamedTuple):
-    """What is said later of where a segment ended.
-
-    Attributes:
-        number: of the segment.
-        size: how many bytes were written to it.
-        synced: how many of them were on the disk for certain when that was said.
-        boot: under which start of the operating system it was said.
-
-    """
-
-    number: int
-    size: int
-    synced: int
-    boot: str = ""
 
 
 def push_record(job: QueuedJob) -> bytes:
@@ -80,24 +63,13 @@ def given_record(worker: int, delivery: int, sequences: list[int], process: Proc
 
 
 def head_record(
-    session: int, next_sequence: int, boot: str, is_synced: bool, former: SegmentEnd | None = None
+    session: int, next_sequence: int, boot: str, is_synced: bool, former_bytes: int = 0
 ) -> bytes:
     """Return the record with which a segment begins; the fields are those of `JournalState`.
 
-    `former` is where the segment before it ended; None where there is none.
+    `former_bytes`: how many were written to the segment before it; 0: it is not known.
     """
-    end = () if former is None else former[:3]
-    return _encode((HEAD, session, next_sequence, boot, is_synced, *end))
-
-
-def end_record(number: int, size: int) -> bytes:
-    """Return the record of a segment that is on the disk now, with so many bytes."""
-    return _encode((END, number, size))
-
-
-def marks_record(sequence: int, delivery: int) -> bytes:
-    """Return the record of numbers below which all may be in use."""
-    return _encode((MARKS, sequence, delivery))
+    return _encode((HEAD, session, next_sequence, boot, is_synced, former_bytes))
 
 
 def closed_record() -> bytes:
@@ -126,20 +98,17 @@ class JournalState:
         boot: under which start of the operating system the last run was.
         is_synced: whether each record was on the disk before anything was said of it.
         is_closed: whether the last run ended by `close`.
-        has_crashed: whether the operating system crashed, so that the last records may be missing;
-            `Reservations` finds out.
+        has_crashed: whether the operating system crashed, so that the last records may be missing.
         is_short: whether records are missing that an earlier run had written.
         is_copy: whether it was restored from a copy, so that what came after that is not known.
         missing: how many sequences an earlier run used, or may have used, of which nothing is left.
-        ends: where segments ended, by their numbers, as later records say; the last one counts.
         next_sequence: the first sequence that was never used.
-        mark: no sequence at or beyond it was used, whatever is missing.
         open: jobs that are neither done nor dead, by sequence.
         dead: dead letters by sequence.
         holders: who was last given an open job with a key: (worker, delivery), by sequence.
         processes: of the workers in `holders`, as far as known, by worker.
         seen: message ids, with sequence and time (ns since the epoch).
-        deliveries: no delivery number at or beyond it was used, whatever is missing.
+        deliveries: no delivery number at or beyond it was used, as far as is known.
 
     """
 
@@ -148,13 +117,12 @@ class JournalState:
         self.boot = ""
         self.is_synced = self.is_closed = self.has_crashed = False
         self.is_short = self.is_copy = False
-        self.next_sequence = self.mark = self.missing = 0
+        self.next_sequence = self.missing = 0
         self.open: dict[int, QueuedJob] = {}
         self.dead: dict[int, DeadJob] = {}
         self.holders: dict[int, tuple[int, int]] = {}
         self.processes: dict[int, Process] = {}
         self.seen: dict[str, tuple[int, int]] = {}
-        self.ends: dict[int, SegmentEnd] = {}
         self.deliveries = 0
         self._early: dict[int, list[Any]] = {}
 
@@ -179,20 +147,10 @@ class JournalState:
             yield self.open[sequence], holder[0] if holder is not None else None
 
     def _head(
-        self, session: int, next_sequence: int, boot: str, is_synced: bool, *former: int
+        self, session: int, next_sequence: int, boot: str, is_synced: bool, former_bytes: int
     ) -> None:
         self.session, self.boot, self.is_synced = session, boot, is_synced
         self.next_sequence = max(self.next_sequence, next_sequence)
-        if former:
-            number, size, synced = former
-            self.ends[number] = SegmentEnd(number, size, synced, boot)
-
-    def _end(self, number: int, size: int) -> None:
-        self.ends[number] = SegmentEnd(number, size, size, self.boot)
-
-    def _marks(self, sequence: int, delivery: int) -> None:
-        self.mark = max(self.mark, sequence)
-        self.deliveries = max(self.deliveries, delivery)
 
     def _closed(self) -> None:
         """Do nothing: `apply` notes that it was the last record."""
@@ -286,7 +244,5 @@ _APPLY: Final[dict[int, Any]] = {
     GIVEN: JournalState._given,
     SEEN: JournalState._seen,
     RETRIED: JournalState._retried,
-    MARKS: JournalState._marks,
     CLOSED: JournalState._closed,
-    END: JournalState._end,
 }

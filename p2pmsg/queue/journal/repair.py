@@ -9,22 +9,19 @@ from typing import Any, Final, NamedTuple
 from p2pmsg import codec
 from p2pmsg.queue.journal import records
 from p2pmsg.queue.journal.file import lock_folder
+from p2pmsg.queue.journal.position import PositionFile
 from p2pmsg.queue.journal.reading import (
     apply,
     intact_records,
     packed,
-    segment_number,
     segments,
+    without_former,
 )
 from p2pmsg.queue.journal.records import JournalState
-from p2pmsg.queue.journal.reservations import PositionFile
-from p2pmsg.wire import encoder
 from recovery import RangeSet
 from recovery.durable import replace_file, sync_path, unlock_file
 
 _decode: Final = codec.make_decoder(list[Any]).decode
-_HEAD_FIELDS: Final = 5
-"""Of a segment's first record, before where the former segment ended."""
 
 
 class Unkept(NamedTuple):
@@ -68,7 +65,7 @@ def repair(directory: str | os.PathLike[str]) -> Unkept:
 
 def _find(paths: list[Path]) -> Unkept:
     """Read everything, and find what is missing."""
-    places, jobs, done, state, sizes = [], RangeSet(), RangeSet(), JournalState(), {}
+    places, jobs, done, state = [], RangeSet(), RangeSet(), JournalState()
     before = 0  # places before the latest job
     for path in paths:
         data, at = path.read_bytes(), 0
@@ -80,18 +77,15 @@ def _find(paths: list[Path]) -> Unkept:
             at, fields = end, _decode(record)
             if fields[0] == records.DONE and fields[2] > fields[1]:
                 done.add(fields[1], fields[2])
-            first = {records.PUSH: fields[1:2], records.HEAD: fields[2:3]}.get(fields[0], [0])[0]
+            first = fields[1] if fields[0] == records.PUSH else 0
+            if fields[0] == records.HEAD:
+                first = fields[2]
             if first > following and len(places) > before and state.session is not None:
                 jobs.add(following, first)
             if state.next_sequence > following:
                 before = len(places)
         if at < len(data):
             places.append((str(path), at, len(data) - at))
-        sizes[path] = len(data)
-    for path, size in sizes.items():
-        end_announced = state.ends.get(segment_number(path))
-        if end_announced is not None and end_announced.size > size:
-            places.append((str(path), size, end_announced.size - size))
     for start, stop in done:
         jobs.remove(start, stop)
     for sequence in (*state.open, *state.dead):
@@ -109,15 +103,7 @@ def _on_longer(folder: Path, lock: FileIO) -> None:
 
 
 def _rewrite(paths: list[Path]) -> None:
-    """Write all again; where each ends now is said in the newest."""
-    ends = b""
+    """Write all again; nothing says what the segments before had."""
     for path in paths:
-        data = bytearray(ends if path is paths[-1] else b"")
-        for record, _ in intact_records(path.read_bytes()):
-            fields = _decode(record)
-            if fields[0] == records.HEAD:
-                data += packed(encoder.encode(fields[:_HEAD_FIELDS]))
-            elif fields[0] != records.END:
-                data += packed(record)
-        replace_file(path, bytes(data), mode=0o644).close()
-        ends += packed(records.end_record(segment_number(path), len(data)))
+        kept = (without_former(record) for record, _ in intact_records(path.read_bytes()))
+        replace_file(path, b"".join(map(packed, kept)), mode=0o644).close()

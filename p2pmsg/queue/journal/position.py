@@ -1,21 +1,14 @@
-"""No sequence and no delivery number is used twice, even where the log lost its end.
+"""How far a queue's log was written, in a file next to the segments.
 
 Workers on other machines know numbers whose records are lost. If the next run gave them to other
-jobs, a worker could claim, and acknowledge, a job that it never had.
-
-- After a crash of the operating system: numbers are reserved on the disk before any of them is
-  used, up to a mark, and the next run begins beyond it (`Reservations`).
-- Where the newest segment was cut or deleted, or the directory restored from a copy: a file next to
-  the segments says how far the log was written (`PositionFile`).
-
-That file is written after each record (24 bytes into the page cache), so it outlives the process,
-and says three things:
+jobs, a worker could claim, and acknowledge, a job that it never had. So this file is written after
+each record (24 bytes into the page cache), outlives the process, and says three things:
 
 - where the log ended: anything less on the disk means that records are gone;
 - the next sequence and delivery number: the next run begins there at least;
 - which files these are: inode and time of birth of itself and of `queue.lock`, which is made once.
   Files out of a copy have others, so a log that was restored is recognised; a change of owner or
-  rights changes neither. A snapshot of a whole disk that is put back, or content that is written
+  access changes neither. A snapshot of a whole disk that is put back, or content that is written
   back into the same files, is not recognised: delete this file after that.
 """
 
@@ -28,12 +21,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from p2pmsg.queue.journal.records import JournalState
 from recovery.durable import replace_file, sync_path
 from recovery.platform import identity_of
 
-RESERVE: Final = 20_000
-"""How many numbers are reserved at a time: at 50,000 jobs a second, with each second fsync."""
 NAME: Final = "queue.position"
 _MAGIC: Final = b"p2q1"
 _HEAD: Final = struct.Struct("!4sI")
@@ -44,53 +34,6 @@ _ENDS: Final = struct.Struct("!QQQ")
 _ENDS_AT: Final = _HEAD.size + _IDENTITY_BYTES
 _SIZE_BITS: Final = 40
 """Of `Position.end`; the segment's number has the others. 1 TiB: `segment_bytes` and a record."""
-
-
-class Reservations:
-    """How far numbers may be used.
-
-    Args:
-        state: what the log says; after a crash its `next_sequence` is moved to the mark.
-        boot: distinguishes starts of the operating system; empty where it is not known.
-        reserve: how many numbers are reserved at a time.
-
-    Attributes:
-        sequence, delivery: the marks, which no used number reaches.
-        skipped: the sequences `[start, stop)` that a crash may have lost; else None.
-
-    """
-
-    def __init__(self, state: JournalState, boot: str, reserve: int = RESERVE) -> None:
-        self._reserve = reserve
-        self.sequence, self.delivery = state.mark, state.deliveries
-        self.skipped: tuple[int, int] | None = None
-        is_same_boot = boot != "" and boot == state.boot
-        if state.session is None or state.is_closed or state.is_synced or is_same_boot:
-            return
-        state.has_crashed = True
-        if state.next_sequence < state.mark:
-            self.skipped = (state.next_sequence, state.mark)
-            state.next_sequence = state.mark
-
-    def allow(self, sequence: int, delivery: int) -> bool:
-        """Whether both numbers may be used."""
-        return sequence < self.sequence and delivery < self.delivery
-
-    def is_low(self, sequence: int, delivery: int) -> bool:
-        """Whether it is time to reserve more, before an append has to wait for it."""
-        left = min(self.sequence - sequence, self.delivery - delivery)
-        return left < self._reserve // 2
-
-    def beyond(self, sequence: int, delivery: int) -> tuple[int, int]:
-        """Return the marks to set next, when these numbers are the next to be used."""
-        return (
-            max(self.sequence, sequence + self._reserve),
-            max(self.delivery, delivery + self._reserve),
-        )
-
-    def set(self, marks: tuple[int, int]) -> None:
-        """Note that these are on the disk."""
-        self.sequence, self.delivery = marks
 
 
 @dataclass(frozen=True, slots=True)
