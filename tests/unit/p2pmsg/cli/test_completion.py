@@ -10,7 +10,8 @@ from p2pmsg.cli import main
 
 TYPED = {
     "": "demo", "su": "sub", "sub --js": "--json", "sub tcp://a:1 --ti": "--timeout",
-    "log ": "ls", "log ls --js": "--json", "push --mode p": "pipeline", "dead-letters r": "retry",
+    "log ": "ls", "log ls --js": "--json", "push --acknowledge b": "batch",
+    "dead-letters r": "retry",
     "help dead": "dead-letters", "completion f": "fish", "--v": "--version",
     "pub --sec": "--security", "log truncate --k": "--keep",
 }  # fmt: skip
