@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from p2pmsg.checks import check, check_result, is_async, makes_values
+from p2pmsg.checks import check, is_async, makes_values
 from p2pmsg.errors import LossReport, MessagesLostError, RewoundReport
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream
@@ -58,7 +58,7 @@ def report_loss(
 def call_back(
     callback: Callable[[Any], Any], report: Any, *, awaits: bool
 ) -> Awaitable[Any] | None:
-    """Call a callback, and log it where what it returned shows that it has done nothing.
+    """Call a callback.
 
     Args:
         callback: of the application.
@@ -70,11 +70,4 @@ def call_back(
 
     """
     result = callback(report)
-    if awaits and inspect.isawaitable(result):
-        return result
-    if result is not None:
-        try:
-            check_result(repr(callback), result, "use p2pmsg.aio.Subscriber", may_be_task=True)
-        except TypeError as error:  # a decorator hides what the function is
-            _log.error("%s; a callback of which nothing was done: %s", report, error)
-    return None
+    return result if awaits and inspect.isawaitable(result) else None

@@ -79,37 +79,6 @@ def test_everything_arrives(make_subscriber, tmp_path, place, loop):
     aio.run(main, loop, debug=True)
 
 
-def test_without_a_loop_or_in_another_one_it_is_refused():
-    outside = Publisher(LOOPBACK)
-    with pytest.raises(RuntimeError, match="made outside of an event loop"):
-        asyncio.run(outside.drain())
-    outside.close_now()
-
-    async def main():
-        async with Publisher(LOOPBACK, name="mine") as publisher:
-            publisher.publish(TOPIC, 0)
-            publisher.publish(TOPIC, 1)
-
-            def use(call, *arguments):
-                with pytest.raises(RuntimeError, match="'mine' was made in one event loop"):
-                    call(*arguments)
-
-            def use_there(call, *arguments):
-                with pytest.raises(RuntimeError, match="used in another event loop"):
-                    asyncio.run(call(*arguments))
-
-            for one in (
-                (publisher.publish, TOPIC, 2), (publisher.publish, "new", 2),
-                (publisher.publish_many, TOPIC, [2]), (publisher.flush,),
-            ):  # fmt: skip
-                await asyncio.to_thread(use, *one)
-            for one in ((publisher.drain,), (publisher.wait_for_subscribers,), (publisher.close,)):
-                await asyncio.to_thread(use_there, *one)
-            assert publisher.stats().published == 2
-
-    run(main)
-
-
 async def steps(count):
     for _ in range(count):
         await asyncio.sleep(0)

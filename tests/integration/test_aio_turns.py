@@ -1,6 +1,5 @@
 """Asyncio's peers where no loop of asyncio runs: driven by `poll`, and by trio."""
 
-import asyncio
 import contextlib
 import importlib
 import importlib.util
@@ -112,22 +111,6 @@ def test_a_pusher_and_a_puller(driver, tmp_path, has_log):
     driver.run(puller, puller.close())
     driver.until(working.done)
     driver.run(pusher, pusher.close())
-
-
-def test_what_is_not_allowed(driver):
-    publisher = add(driver, aio.Publisher(LOOPBACK))
-    with pytest.raises(RuntimeError, match="made outside of an event loop"):
-        asyncio.run(publisher.drain())
-
-    async def main():
-        async with aio.Publisher(LOOPBACK) as inside:
-            for call in (inside.turn, inside.wait_fds, lambda: inside.next_deadline):
-                with pytest.raises(RuntimeError, match="which takes its turns"):
-                    call()
-        with pytest.raises(RuntimeError, match="made outside"):
-            publisher.turn()
-
-    asyncio.run(main())
 
 
 def test_in_trio():

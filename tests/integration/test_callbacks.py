@@ -1,12 +1,9 @@
 """Callbacks of subscribers that would do nothing when they are called."""
 
-import functools
-
 import pytest
 
 import p2pmsg
 from tests.endpoints import free_port
-from tests.integration.peers import LOOPBACK
 
 
 async def coroutine(report):
@@ -19,11 +16,6 @@ def generator(report):
 
 async def async_generator(report):
     yield
-
-
-def decorated(function):
-    """Return the function within a plain one, as most decorators do."""
-    return functools.wraps(function)(lambda *arguments: function(*arguments))
 
 
 def place():
@@ -44,19 +36,3 @@ OPTIONS = {
 def test_a_callback_that_would_do_nothing_is_refused(function, options):
     with pytest.raises(p2pmsg.ConfigError, match="plain functions, without yield"):
         p2pmsg.Subscriber(place(), **options(function))
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("function", NOTHING_DONE)
-def test_what_a_decorated_one_would_have_done_is_logged(
-    make_publisher, make_subscriber, caplog, function
-):
-    publisher = make_publisher(LOOPBACK)
-    subscriber = make_subscriber(
-        publisher.endpoint, joins=publisher, type=int, on_invalid=decorated(function)
-    )
-    publisher.publish("t", "no number")
-    publisher.publish("t", 1)
-    assert subscriber.receive(60).value == 1
-    (said,) = [one for one in caplog.messages if "of which nothing was done" in one]
-    assert "returned a" in said

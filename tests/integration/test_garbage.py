@@ -139,23 +139,6 @@ def test_a_nack_for_everything_and_beyond(good_pair, stranger):
     assert publisher.stats().published == 12_000
 
 
-def test_repairs_go_on_next_to_a_requester_that_wants_all(
-    make_publisher, make_subscriber, make_proxy, stranger
-):
-    publisher = make_publisher(config=small_frames())
-    proxy = make_proxy(publisher, frame_loss=0.2, seed=1, loss_after_frames=10)
-    collector = Collector(make_subscriber(proxy.endpoint, joins=publisher, on_gap="raise"))
-    greedy = stranger(zmq.DEALER, publisher.recovery_endpoint, queue=10)
-    greedy.sndtimeo = 60_000
-    for n in range(8_000):
-        publisher.publish(TOPIC, n)
-        if n % 50 == 0:
-            greedy.send(nack(publisher.session, (0, 8_000)))
-    check_exact(collector.wait_for(8_000))
-    names = [requester.name for requester in publisher.stats().requesters]
-    assert len(names) == 2
-
-
 def test_a_flood_of_probes_is_bounded(make_publisher, make_subscriber, stranger):
     """Each probe costs a frame of the data path; while that has no space, none is added."""
     publisher = make_publisher(on_full="raise", config=PublisherConfig(queue_frames=1))
@@ -194,16 +177,6 @@ def test_random_bytes_to_every_listening_socket(good_pair):
     rng = noise()
     for endpoint in (publisher.endpoint, publisher.recovery_endpoint):
         throw_bytes(endpoint, rng, 40)
-    check_goes_on(publisher, collector)
-
-
-def test_a_subscriber_that_sends_what_is_no_subscription(good_pair, stranger):
-    publisher, collector = good_pair
-    xsub = stranger(zmq.XSUB, publisher.endpoint)
-    rng = noise()
-    for _ in range(2_000):
-        xsub.send(rng.randbytes(rng.randrange(1, 300)))
-    xsub.send(b"\1")
     check_goes_on(publisher, collector)
 
 

@@ -48,21 +48,6 @@ def test_closing_twice_and_using_afterwards(connect):
     assert "closed" in repr(publisher)
 
 
-@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_a_with_block_left_by_an_exception(make_subscriber, error):
-    with contextlib.suppress(error), p2pmsg.Publisher(LOOPBACK) as publisher:
-        subscriber = make_subscriber(publisher.endpoint, joins=publisher)
-        for n in range(1_000):
-            publisher.publish(TOPIC, n)
-        with contextlib.suppress(error), p2pmsg.Subscriber(publisher.endpoint) as other:
-            raise error
-        raise error
-    assert publisher.stats().undelivered == 0
-    check_exact(take(subscriber, 1_000))
-    with pytest.raises(p2pmsg.ClosedError):
-        other.receive(0)
-
-
 def test_close_waits_for_a_subscriber_that_still_has_gaps(
     make_publisher, make_subscriber, make_proxy
 ):

@@ -120,28 +120,6 @@ def test_close_ends_a_wait_in_another_thread(connect, how):
         assert ended == [[], [], []]
 
 
-def test_close_while_others_publish(make_publisher, make_subscriber):
-    publisher = make_publisher()
-    collector = Collector(make_subscriber(publisher.endpoint, joins=publisher))
-    returned = []
-
-    def publish():
-        with contextlib.suppress(p2pmsg.ClosedError):
-            while True:
-                returned.append(publisher.publish(TOPIC, 0))
-
-    def close():
-        eventually(lambda: len(returned) > 10_000)
-        publisher.close()
-
-    in_threads(publish, publish, publish, close)
-    count = publisher.stats().published
-    assert sorted(returned) == list(range(count))
-    collector.wait_for(count)
-    assert publisher.stats().undelivered == 0
-    check_ledger(collector.subscriber, delivered=count, outstanding=0, lost=0)
-
-
 def test_close_while_another_thread_waits_for_space(connect):
     publisher, subscriber = connect(publisher={"stall_timeout": 20.0}, receive_bytes=2**16)
     returned, errors = [], []

@@ -192,20 +192,6 @@ def test_a_frozen_receiver_is_given_up_and_no_longer_holds_the_sender_up(opened)
             child.kill()
 
 
-def test_requests_and_replies(opened):
-    server, client = recovery_pair(opened)
-    other = opened(ZmqRecoveryClient, server.endpoint)
-    other.connect()
-    assert client.send(b"from client")
-    assert other.send(b"from other")
-    for _ in range(2):
-        requester, frame = eventually(server.receive)
-        assert server.reply(requester, b"re: " + frame)
-    assert eventually(client.receive) == b"re: from client"
-    assert eventually(other.receive) == b"re: from other"
-    assert (server.receive(), client.receive()) == (None, None)
-
-
 def test_a_request_above_the_limit_disconnects_its_sender_only(opened):
     server, client = recovery_pair(opened, server_options={"frame_bytes_max": 1000})
     other = opened(ZmqRecoveryClient, server.endpoint)

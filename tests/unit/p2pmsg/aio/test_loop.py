@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from p2pmsg.aio.loop import LoopDriver
-from tests.unit.raising_log import raising_log
 
 
 def test_another_loop_is_refused() -> None:
@@ -65,25 +64,6 @@ def test_a_readable_descriptor_and_a_deadline_make_a_turn() -> None:
             assert turns == before
 
     asyncio.run(run())
-
-
-@pytest.mark.parametrize("how", ["filter", "handler"])
-def test_a_log_that_raises_does_not_end_it(how: str) -> None:
-    async def run() -> None:
-        turns = 0
-
-        def turn() -> float:
-            nonlocal turns
-            turns += 1
-            raise ValueError("once more")
-
-        driver = LoopDriver("the peer", turn)
-        driver.start()
-        assert await driver.wait_for(lambda: turns >= 2, 30.0)
-        driver.stop()
-
-    with raising_log(how):
-        asyncio.run(run())
 
 
 def test_a_descriptor_that_stays_readable_does_not_hurry_turns_that_fail() -> None:

@@ -7,7 +7,6 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher import heads
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.session_access import LIMIT_NS
-from p2pmsg.relay.core import RelayCore
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg.frames import SESSION
 from tests.unit.p2pmsg.security.files import access_of, rule, user_of
@@ -242,27 +241,6 @@ def test_those_without_any_right_are_not_counted_and_change_nothing(asked):
     assert handler.acknowledged == {"trades": 5}
     asked.ask("ann", Kind.LEAVE, body)
     assert handler.subscribers == {}
-
-
-def test_a_relay_answers_by_its_own_rights(asked):
-    relay = RelayCore(
-        name="relay", relay=77, recovery="memory://r", config=PublisherConfig(), now_ns=0
-    )
-    relay.use_access_rules(asked.access_rules)
-    relay.open_session(SESSION, "feed", 1)
-    for topic in TOPICS:
-        relay.open_stream(SESSION, topic, 0, now_ns=0)
-    asked.core = relay
-    relay.frames_to_send = lambda: relay.control.drain()
-
-    assert set(asked.heads("ann")["HEADS"]) == set(TOPICS)
-    assert set(asked.heads("bob")["HEADS"]) == {"trades", "quotes.us", "quotes.eu"}
-    assert asked.nack("bob", "orders", (0, 1)) == {"denied": [(0, 1)]}
-    assert asked.probe("bob", "orders") == {"ECHO": {}, "DENIED": ["orders"]}
-    assert asked.ask("eve", Kind.SESSIONS_REQUEST, session=77) == {"DENIED": ["*"]}
-    data = wire.control_frame(Kind.SESSIONS_REQUEST, 77)
-    relay.requests.receive(b"b", data, now_ns=0, user=user_of("bob"))
-    assert Frame(relay.requests.next_reply(now_ns=0).frame).kind == Kind.SESSIONS
 
 
 def test_questions_that_wait_are_answered_by_the_rights_of_who_asked(asked, monkeypatch):

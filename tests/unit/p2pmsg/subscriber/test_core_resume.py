@@ -43,15 +43,6 @@ def starts(talk):
     return {stream.topic: stream.receiver.start for stream in talk.core.streams}
 
 
-def test_a_topic_that_was_not_asked_for_before_begins_where_start_says(lives):
-    lives.begin(head(3), topics=["t"])
-    talk = lives.begin(head(3), head(9, topic="u"), topics=["t", "u"])
-    assert starts(talk) == {"t": 3, "u": 9}
-    # From then on it is known.
-    talk = lives.begin(head(3), head(99, topic="u"), topics=["u"])
-    assert starts(talk)["u"] == 9
-
-
 def test_a_publisher_that_began_again_while_nobody_was_there_is_taken_whole(lives):
     lives.begin(head(3))
     talk = lives.begin()
@@ -60,13 +51,6 @@ def test_a_publisher_that_began_again_while_nobody_was_there_is_taken_whole(live
     assert (body.start, body.position) == ("sequence", 0)
     talk.hear(echo(body.probe, head(6, start=0)))
     assert starts(talk) == {"t": 0}
-
-
-def test_a_publisher_at_another_place_begins_where_start_says(lives):
-    lives.begin(head(3))
-    talk = lives.begin(lines=2)
-    talk.hear(welcome(NEXT), line=1)
-    assert talk.probe().start == "latest"
 
 
 def test_nothing_is_noted_before_it_is_certain_and_joining_waits_for_the_note(lives):

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from p2pmsg.subscriber import space
-from p2pmsg.wire import FLAG_CLOSING, Kind
+from p2pmsg.wire import Kind
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
 from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head
 
@@ -153,58 +153,6 @@ def test_what_came_from_a_publisher_that_stays_away_is_handed_on_though_it_was_n
     assert wanted == {"t": [(502, 504)], "u": [(0, 3)]}
 
 
-def test_a_closing_publisher_learns_when_everything_is_there_and_not_before():
-    talk = Talk().join(head(2))
-    talk.asked()
-    talk.hear(welcome(flags=FLAG_CLOSING))
-    number = talk.probe().probe
-    talk.pass_ms(60)
-    assert talk.asked(Kind.JOINED) == []  # there may be more than is known
-
-    talk.hear(echo(number, head(4)))
-    assert [body.complete for _, body, _ in talk.asked(Kind.JOINED)] == [False]
-    talk.reply(data(2, 2))
-    talk.hear(welcome(flags=FLAG_CLOSING))
-    talk.pass_ms(60)
-    assert [body.complete for _, body, _ in talk.asked(Kind.JOINED)] == [True]
-
-
-def test_a_closed_publisher_that_has_gone_stays_complete():
-    """It answers nothing any more: neither its silence nor a line made again takes that back."""
-    talk = Talk(publisher_timeout=1.0).join(head(2))
-    talk.hear(welcome(flags=FLAG_CLOSING))
-    talk.hear(echo(talk.probe().probe, head(2)))
-    assert [body.complete for _, body, _ in talk.asked(Kind.JOINED)] == [True]
-    for _ in range(50):
-        talk.pass_ms(100)
-        assert talk.core.peers[SESSION].handshake.reported_complete
-    assert ("reconnect", 0, 0) in talk.commanded()
-    asked = talk.asked()
-    assert {kind for kind, _, _ in asked} <= {"JOINED"}
-    assert all(body.complete for _, body, _ in asked)
-    talk.pass_ms(5000)
-    assert talk.asked() == []  # nothing is queued for its next incarnation
-
-    talk.hear(welcome())  # it is there again, on its log
-    talk.hear(echo(talk.probe().probe, head(2)))
-    assert not talk.core.peers[SESSION].handshake.reported_complete
-    assert [body.complete for _, body, _ in talk.asked(Kind.JOINED)] == [False]
-
-
-def test_a_line_whose_new_welcome_was_lost_is_connected_again():
-    talk = Talk(lines=2)
-    talk.hear(welcome(), line=1)
-    talk.hear(data(0), line=1)  # it never joined that session, of which something waits
-    talk.join(head(0), session=NEXT, line=0)
-    for _ in range(14):
-        talk.hear(heartbeat(0, session=NEXT), line=1)
-        talk.pass_ms(100)
-    assert ("reconnect", 1, 0) in talk.commanded()
-    talk.hear(welcome(NEXT), line=1)
-    assert talk.core.peers[SESSION].gone
-    assert talk.read() == [("t", 0, 1)]
-
-
 SIZE = 10_000
 SPACE = 64 * 1024
 
@@ -248,16 +196,6 @@ def test_gaps_do_not_age_while_the_application_does_not_read():
     assert talk.asked(Kind.NACK)[0][1].ranges == [(7, 9)]
 
 
-def test_time_that_passes_without_events_costs_few_looks():
-    talk = Talk().join(head(0))
-    looks = 0
-    while talk.now_ns < 1000 * MS:
-        talk.now_ns = talk.core.next_deadline_ns()
-        talk.core.handle_timer(now_ns=talk.now_ns)
-        looks += 1
-    assert looks <= 25
-
-
 def talk_with_a_gap(**options):
     talk = Talk(start="earliest", repair_timeout=2.0, **options)
     talk.join(head(0))
@@ -282,11 +220,3 @@ def test_a_stop_does_not_count_as_waiting_for_a_repair():
     assert talk.asked(Kind.NACK) == []  # what answers it may lie unread
     talk.reply(data(1))
     assert talk.read() == [("t", 1, 1), ("t", 2, 1)]
-
-
-def test_silence_after_a_stop_is_noticed():
-    talk = talk_with_a_gap(publisher_timeout=1.0)
-    stop_for_ms(talk, 5000)
-    talk.pass_ms(2000)
-
-    assert "reconnect" in [what for what, _, _ in talk.commanded()]
