@@ -89,7 +89,7 @@ class PrometheusOutput(Output):
         self._kinds: dict[str, str] = {}
         """Type by name, as long as a key has the name."""
         self._uses: dict[str, int] = {}
-        """How many keys a name has."""
+        """How many keys a name has, where it has several."""
         self._shares: dict[str, None] = {}
         self._series: set[int] = set()
         """Hashes, since the series themselves would take twice as much memory as all the rest."""
@@ -162,9 +162,11 @@ class PrometheusOutput(Output):
         self._counts.pop(key, None)
         for share in self._shares:
             self._quantiles.pop(f"{share} {key}", None)
-        self._uses[name] -= 1
-        if not self._uses[name]:
-            del self._uses[name], self._kinds[name]
+        left = self._uses.pop(name, 1) - 1
+        if left > 1:
+            self._uses[name] = left
+        elif not left:
+            del self._kinds[name]
 
     def _take_series(self, name: str, kind: str, key: str) -> bool:
         """Add a metric; False, and counted, if another one has its name or series."""
@@ -179,8 +181,9 @@ class PrometheusOutput(Output):
                 )
             return False
         self._series.add(series)
+        if name in self._kinds:
+            self._uses[name] = self._uses.get(name, 1) + 1
         self._kinds[name] = kind
-        self._uses[name] = self._uses.get(name, 0) + 1
         self._values[key] = 0.0
         return True
 
