@@ -23,14 +23,14 @@ _ANSWER_BYTES: Final = 65_536
 Address = tuple[Any, ...]
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
-"""How long after a failure a name is looked up again, at first and at most: it doubles."""
+"""How long after a failure names are looked up again, at first and at most: it doubles."""
 
 
 class RequestServers:
     """The request servers of a subscriber's lines.
 
     Looking a name up may take seconds, so a thread does it; until a name is found the other servers
-    are asked. A name is looked up again when its server is silent, for it may have moved.
+    are asked, and it is looked up again.
 
     Args:
         servers: each as HOST:PORT, checked.
@@ -47,16 +47,11 @@ class RequestServers:
         simple = all(is_address(host) and ":" not in host for host in hosts)
         self.family = socket.AF_INET if simple or not _has_ipv6() else socket.AF_INET6
         self._found: list[Address | None] = [None] * len(self.names)
-        self._wanted = threading.Event()
-        self._closed = False
-        self._due: set[int] = set()
+        self._closed = threading.Event()
         for index, host in enumerate(hosts):
             if is_address(host):
                 self._found[index] = self._find(index)
-            else:
-                self._due.add(index)
-        self._has_names = bool(self._due)
-        if self._has_names:
+        if None in self._found:
             threading.Thread(target=self._run, name="p2pmsg-mold-names", daemon=True).start()
 
     def address(self, index: int) -> Address | None:
@@ -74,16 +69,9 @@ class RequestServers:
                 return index
         return None
 
-    def check_again(self, index: int) -> None:
-        """Look a silent server's name up again."""
-        if self._has_names and not is_address(request_address(self.names[index])[0]):
-            self._due.add(index)
-            self._wanted.set()
-
     def close(self) -> None:
         """End the thread, soon."""
-        self._closed = True
-        self._wanted.set()
+        self._closed.set()
 
     def _find(self, index: int) -> Address | None:
         host, port = request_address(self.names[index])
@@ -100,29 +88,22 @@ class RequestServers:
         return None
 
     def _run(self) -> None:
-        wait_s = RETRY_S
-        failed: set[int] = set()
-        while not self._closed:
-            for index in sorted(self._due):
-                found = self._find(index)
-                if found is not None:
-                    self._found[index] = found
-                    self._due.discard(index)
-                    if index in failed:
-                        failed.discard(index)
-                        _log.info("the request server %s is found now", self.names[index])
-                elif index not in failed:
-                    failed.add(index)
-                    _log.warning(
-                        "the request server %s is not found; the others are asked, and it is "
-                        "looked up again",
-                        self.names[index],
-                    )
-            self._wanted.clear()
-            if self._closed:
+        wait_s, said = RETRY_S, False
+        while not self._closed.is_set():
+            for index, found in enumerate(self._found):
+                if found is None:
+                    self._found[index] = self._find(index)
+            missing = [name for index, name in enumerate(self.names) if not self._found[index]]
+            if missing and not said:
+                said = True
+                _log.warning(
+                    "request servers are not found: %s; the others are asked, and they are looked "
+                    "up again",
+                    ", ".join(missing),
+                )
+            if not missing or self._closed.wait(wait_s):
                 return
-            wait_s = min(2 * wait_s, RETRY_MAX_S) if self._due else RETRY_S
-            self._wanted.wait(wait_s / 2 if self._due else None)
+            wait_s = min(2 * wait_s, RETRY_MAX_S)
 
 
 def _has_ipv6() -> bool:
@@ -247,7 +228,6 @@ class MoldClient:
         self._flush()
         while requests.silenced:
             server = requests.silenced.popleft()
-            self._servers.check_again(server)
             _log.warning(
                 "the request server %s does not answer; the others are asked, if there are any",
                 self._servers.names[server],
