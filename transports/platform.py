@@ -63,10 +63,6 @@ class AnyReadable:
             self._poll.register(fd, select.EPOLLIN)
         self.fileno, self.close = self._poll.fileno, self._poll.close
 
-    def renew(self, fd: int) -> None:
-        """Watch what stands under a descriptor now; what stood there was closed."""
-        self._poll.register(fd, select.EPOLLIN)
-
 
 def read_proc(path: str) -> str:
     """Return the text of a file under /proc; `OSError` where there is none."""

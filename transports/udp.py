@@ -8,7 +8,6 @@ one by one.
 
 import errno
 import fcntl
-import os
 import socket
 import struct
 import time
@@ -21,7 +20,6 @@ from transports.binding import on_bound, on_closed, translate_bind
 from transports.endpoint import Endpoint, as_endpoint, is_address
 from transports.errors import ClosedError, EndpointError, TransportError
 from transports.failing import Failing, is_program_error
-from transports.own_log import own_log as _log
 from transports.platform import (
     IP_MTU,
     IPV6_MTU,
@@ -47,9 +45,9 @@ _HEADERS_BYTES: Final = 48
 SEGMENTS_MAX: Final = 64
 """What kernels before 6.? take in one call (`UDP_MAX_SEGMENTS`)."""
 _SEND_BUFFER_BYTES: Final = 4 * 2**20
+"""Sixty trains."""
 _BUFFER_BYTES_MAX: Final = 2**31 - 1
 """The system takes the size of a buffer as an int."""
-"""Sixty trains."""
 ANSWER_BUFFER_BYTES: Final = 4 * 2**20
 """Space for what receivers send back at once, as after a loss that is common to a thousand of them,
 and for what unknown senders add."""
@@ -115,8 +113,6 @@ class UdpSender(_UdpSocket):
         kernel_drops: answers that the kernel dropped because that buffer was full.
         unsent: datagrams that the network did not take, and why. They are lost, as others are on
             the way. Datagrams to one receiver are counted, and not said: it may be gone.
-        rebound: called when another socket stands under the same descriptor, for who waits for it;
-            None: nobody does.
 
     Raises:
         EndpointError: the endpoint is not well-formed, or its host or interface unknown.
@@ -150,14 +146,17 @@ class UdpSender(_UdpSocket):
             raise EndpointError(str(parsed), "option", reason)
         super().__init__(parsed)
         place = self._place
-        _require_source(self._endpoint, place)
         self._address = place.address
         self.datagram_bytes = _datagram_bytes(place)
         try:
             _set_outgoing(self.socket, place)
-            self.buffer_bytes = _set_buffers(self.socket, answer_buffer_bytes)
-            local = place.interface_address if place.family == socket.AF_INET else ""
-            self.socket.bind((local, 0))
+            raise_buffer(self.socket, socket.SO_SNDBUF, SO_SNDBUFFORCE, _SEND_BUFFER_BYTES)
+            _set_if_known(self.socket, socket.SOL_SOCKET, SO_RXQ_OVFL)
+            self.buffer_bytes = raise_buffer(
+                self.socket, socket.SO_RCVBUF, SO_RCVBUFFORCE, answer_buffer_bytes
+            )
+            # To a group the option of the interface decides, which may change with its address.
+            self.socket.bind(("" if place.is_multicast else place.interface_address, 0))
         except OSError as error:
             self.socket.close()
             raise translate_bind(error, self._endpoint) from error
@@ -166,8 +165,6 @@ class UdpSender(_UdpSocket):
         self._sendto: Callable[..., int] = self.socket.sendto
         self._recvmsg: Callable[..., _Answer] = self.socket.recvmsg
         self._set_ns = 0
-        self._answer_bytes = answer_buffer_bytes
-        self.rebound: Callable[[], object] | None = None
         self.unsent = Failing(
             str(parsed),
             "datagrams cannot be sent",
@@ -183,7 +180,7 @@ class UdpSender(_UdpSocket):
     def find_source(self) -> Address | None:
         """Return the address that receivers see its datagrams come from; None: there is no way.
 
-        Where it is bound to no address, the system's routes decide, and they may change.
+        Where it is bound to no address, interfaces and routes decide, and they may change.
         """
         local = self.local_address
         if local[0] not in ("0.0.0.0", "::"):
@@ -284,25 +281,8 @@ class UdpSender(_UdpSocket):
     def _set_again(self) -> None:
         """Send through the interface that has the name, or address, now: it may be another one."""
         place = _check_again(self._endpoint, self._place)
-        _require_source(self._endpoint, place)
-        local = place.interface_address
-        if place.family == socket.AF_INET and local not in ("", self.local_address[0]):
-            self._bind_again(place, local)
         _set_outgoing(self.socket, place)
         self._place, self._address = place, place.address
-
-    def _bind_again(self, place: "_Place", local: str) -> None:
-        """Send from another address: the interface's has changed, and a socket keeps its own."""
-        with _make_socket(place) as made:
-            _set_buffers(made, self._answer_bytes)
-            try:
-                made.bind((local, self.local_address[1]))
-            except OSError:
-                made.bind((local, 0))
-            os.dup2(made.fileno(), self.socket.fileno(), inheritable=False)
-        self._drops_seen = 0
-        if self.rebound is not None:
-            self.rebound()
 
 
 class UdpReceiver(_UdpSocket):
@@ -330,12 +310,6 @@ class UdpReceiver(_UdpSocket):
 
         """
         super().__init__(as_endpoint(endpoint).require_connectable())
-        if _lacks_source(self._place):
-            _log.warning(
-                "%s: interface %r has no IPv4 address. Its group is joined all the same; until it "
-                "has one, publishers cannot be asked through it",
-                self._endpoint, self._endpoint.option("interface"),
-            )  # fmt: skip
         self.back = _make_socket(self._place)
         self._connected = False
         self._buffer = bytearray(_BUFFER_BYTES)
@@ -594,7 +568,7 @@ def _interface(endpoint: Endpoint, family: socket.AddressFamily) -> tuple[int, s
         if not is_address(name):
             if name not in names:
                 raise OSError(f"known: {', '.join(names)}")
-            return names[name], _address_or_none(name) if family == socket.AF_INET else ""
+            return names[name], _address_of(name) if family == socket.AF_INET else ""
         if (":" in name) == (family == socket.AF_INET6):
             index = next((i for known, i in names.items() if name in _addresses_of(known)), 0)
             if index or family == socket.AF_INET:
@@ -610,34 +584,14 @@ def _ioctl(name: str, request: int) -> bytes:
         return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))
 
 
-def _lacks_source(place: _Place) -> bool:
-    """Whether the interface that an IPv4 endpoint names has no IPv4 address, as before DHCP."""
-    is_named = place.family == socket.AF_INET and place.interface_index != 0
-    return is_named and not place.interface_address
-
-
-def _require_source(endpoint: Endpoint, place: _Place) -> None:
-    """Raise `EndpointError` where a sender's interface has no address to send from."""
-    if _lacks_source(place):
-        reason = (
-            f"interface {endpoint.option('interface')!r} has no IPv4 address, which its datagrams "
-            "would come from"
-        )
-        raise EndpointError(str(endpoint), "option", reason)
-
-
-def _address_or_none(name: str) -> str:
-    """Return the IPv4 address of an interface; empty: it has none."""
-    try:
-        return _address_of(name)
-    except OSError as error:
-        if error.errno != errno.EADDRNOTAVAIL:
-            raise
-        return ""
-
-
 def _address_of(name: str) -> str:
-    return socket.inet_ntoa(_ioctl(name, SIOCGIFADDR)[20:24])
+    """Return the IPv4 address of an interface; `OSError` where it has none, as before DHCP."""
+    try:
+        return socket.inet_ntoa(_ioctl(name, SIOCGIFADDR)[20:24])
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise OSError("it has no IPv4 address") from error
+        raise
 
 
 def _addresses_of(name: str) -> set[str]:
@@ -657,13 +611,6 @@ def _make_socket(place: _Place) -> socket.socket:
     made = socket.socket(place.family, socket.SOCK_DGRAM)
     made.setblocking(False)
     return made
-
-
-def _set_buffers(made: socket.socket, answer_buffer_bytes: int) -> int:
-    """Set a sender's buffers; return how large the one for answers is."""
-    raise_buffer(made, socket.SO_SNDBUF, SO_SNDBUFFORCE, _SEND_BUFFER_BYTES)
-    _set_if_known(made, socket.SOL_SOCKET, SO_RXQ_OVFL)
-    return raise_buffer(made, socket.SO_RCVBUF, SO_RCVBUFFORCE, answer_buffer_bytes)
 
 
 def _set_outgoing(made: socket.socket, place: _Place) -> None:

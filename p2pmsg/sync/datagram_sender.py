@@ -3,7 +3,6 @@
 import time
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 import transports
@@ -64,8 +63,6 @@ class DatagramSender:
         self.lines = (udp, *others)
         # One descriptor that is readable when any of the sockets is.
         self._readable = AnyReadable(one.fileno() for one in self.lines)
-        for one in self.lines:
-            one.rebound = partial(self._readable.renew, one.fileno())
         self._bucket = TokenBucket(config.rate_limit_bytes_s, _BURST_BYTES)
         self._repeated = RepeatedShare(config.rate_limit_bytes_s)
         self._flows = core.config.on_full != "drop"

@@ -7,7 +7,6 @@ import pytest
 
 from tests.endpoints import free_port
 from transports import AddressError, ClosedError, EndpointError
-from transports.platform import AnyReadable
 from transports.udp import UdpReceiver, UdpSender
 
 
@@ -292,27 +291,3 @@ def test_the_ttl_of_an_address_is_the_systems_unless_it_is_given(opened):
     assert hops == 3
     with pytest.raises(EndpointError, match="ttl 0 is for groups"):
         UdpSender(f"{place}?ttl=0")
-
-
-def test_who_waits_for_answers_gets_them_also_after_the_interfaces_address_has_changed(opened):
-    """It had the address 127.0.0.2, so to say: the system's loopback interface has one alone."""
-    port = free_port()
-    sender = opened(UdpSender(f"udp://239.255.7.7:{port}?interface=lo"))
-    waits = AnyReadable([sender.fileno()])
-    sender.rebound = lambda: waits.renew(sender.fileno())
-    buffer_bytes, (_, answers_to) = sender.buffer_bytes, sender.local_address
-    sender._bind_again(sender._place, "127.0.0.2")
-    assert sender.local_address == ("127.0.0.2", answers_to)
-    assert sender.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == buffer_bytes
-
-    sender._set_again()
-    assert sender.local_address == ("127.0.0.1", answers_to)
-    receiver = opened(UdpReceiver(f"udp://239.255.7.7:{port}?interface=lo"))
-    receiver.connect()
-    assert sender.send(b"x")
-    wait_for(receiver)
-    _, _, address = receiver.receive()
-    receiver.send(b"answer", address)
-    assert select.select([waits.fileno()], [], [], 10)[0]
-    assert sender.receive()[0] == b"answer"
-    waits.close()
