@@ -7,7 +7,7 @@
 
 So nobody waits for a key whose KEYS arrived. One whose KEYS were lost is sent them again, and asks
 for them when it sees datagrams of a key that it does not have. One whose connection is gone is sent
-none until it is heard again, and rotations wait for it only as long as it takes to connect again.
+none until it is heard again, and no rotation waits for it.
 """
 
 from collections import OrderedDict
@@ -29,8 +29,6 @@ CONFIRM_NS: Final = 2 * 10**9
 """How long the next key waits for those who have not confirmed it."""
 REVOKE_NS: Final = 10**9
 """The same where a peer was revoked, which reads on until then."""
-RETURN_NS: Final = 500_000_000
-"""How long it waits for one whose connection is gone: ZeroMQ connects again within some 100 ms."""
 AGAIN_NS: Final = 250_000_000
 """After so long KEYS are sent again, then at twice the time, up to `AGAIN_NS_MAX`."""
 AGAIN_NS_MAX: Final = 4 * 10**9
@@ -38,8 +36,6 @@ AT_ONCE: Final = 256
 """KEYS that are sent one after the other, without leaving the publisher's lock."""
 UNJOINED_MAX: Final = 4096
 """Those who asked for keys and have not joined; the first one is forgotten first."""
-UNJOINED_NS: Final = 60 * 10**9
-"""How long those are remembered after they were heard last; who joins does so within a second."""
 HOLDERS_MAX: Final = 65_536
 OWN_MAX: Final = 4
 """Keys of one subscriber that open what it sends: it may have asked again before the first came."""
@@ -48,13 +44,12 @@ OWN_MAX: Final = 4
 class _Holder:
     """One subscriber that was given keys."""
 
-    __slots__ = ("gone_ns", "joined", "lacks_newest", "openers", "requester", "user")
+    __slots__ = ("is_gone", "joined", "openers", "requester", "user")
 
     def __init__(self) -> None:
         self.openers: dict[bytes, OpeningKey] = {}  # of its own keys, the oldest first
         self.requester = b""  # none while its connection is gone
-        self.gone_ns = 0
-        self.lacks_newest = False  # it lacks the newest key, and cannot be sent it
+        self.is_gone = False
         self.user = ""
         self.joined = False
 
@@ -102,14 +97,12 @@ class GroupKeys:
         self._switch_ns = 0
         self._rotate_ns = now_ns + ROTATE_NS
         self._holders: dict[int, _Holder] = {}
-        self._unjoined: OrderedDict[int, int] = OrderedDict()  # and when they are forgotten
+        self._unjoined: OrderedDict[int, None] = OrderedDict()  # the last one heard is the last
         self._openers: dict[bytes, OpeningKey] = {}
         # Who lacks the newest key, and when it is sent again, after which wait: the next one first.
         self._lacking: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._joined_lacking = 0
         self._requesters: dict[bytes, set[int]] = {}  # whose connections they are
-        # Who joined, lacks the next key and is gone, and until when that is waited for.
-        self._returning: dict[int, int] = {}
         self.rotations = self.unconfirmed = 0
 
     def _make(self) -> SealingKey:
@@ -153,7 +146,7 @@ class GroupKeys:
             holder = self._add(subscriber)
             holder.user = user
         if not holder.joined:
-            self._unjoined[subscriber] = now_ns + UNJOINED_NS
+            self._unjoined[subscriber] = None
             self._unjoined.move_to_end(subscriber)
         self._hear(subscriber, holder, requester)
         newest = self._next or self.group
@@ -185,20 +178,16 @@ class GroupKeys:
             self._unjoined.pop(subscriber, None)
             self._joined_lacking += subscriber in self._lacking
 
-    def requester_gone(self, requester: bytes, *, now_ns: int) -> None:
+    def requester_gone(self, requester: bytes) -> None:
         """Note that a connection has ended: whose it was is sent no keys until it is heard again.
 
         It stays joined until it is dismissed.
         """
         for subscriber in self._requesters.pop(requester, ()):
             holder = self._holders[subscriber]
-            holder.requester, holder.gone_ns = b"", now_ns
-            if self._lacking.pop(subscriber, None) is None:
-                continue
-            holder.lacks_newest = True
-            if holder.joined:
-                self._joined_lacking -= 1
-                self._await(subscriber, now_ns)
+            holder.requester, holder.is_gone = b"", True
+            if self._lacking.pop(subscriber, None) is not None:
+                self._joined_lacking -= holder.joined
 
     def dismiss(self, subscriber: int) -> None:
         """Forget a subscriber: it gets no more keys, and what it seals is not opened."""
@@ -206,7 +195,6 @@ class GroupKeys:
         if holder is None:
             return
         self._leave_requester(subscriber, holder)
-        self._returning.pop(subscriber, None)
         self._unjoined.pop(subscriber, None)
         for name in holder.openers:
             self._openers.pop(name, None)
@@ -245,11 +233,6 @@ class GroupKeys:
 
     def handle_timer(self, *, now_ns: int) -> list[tuple[bytes, bytes]]:
         """Do what is due; returns (requester, KEYS) that are to be sent."""
-        while self._unjoined:
-            subscriber, gone_ns = next(iter(self._unjoined.items()))
-            if gone_ns > now_ns:
-                break
-            self.dismiss(subscriber)
         if self._next is None and (
             now_ns >= self._rotate_ns or self.group.counter >= DATAGRAMS_MAX
         ):
@@ -258,8 +241,7 @@ class GroupKeys:
             self._ids.discard(self.group.secret.id)
             self.group, self._next = self._next, None
             self.rotations += 1
-            self.unconfirmed += bool(self._joined_lacking or self._returning)
-            self._returning.clear()
+            self.unconfirmed += bool(self._joined_lacking)
         made: list[tuple[bytes, bytes]] = []
         frame = b""
         while self._lacking and len(made) < AT_ONCE:
@@ -280,8 +262,6 @@ class GroupKeys:
             due_ns = self._switch_due_ns()
         if self._lacking:
             due_ns = min(due_ns, next(iter(self._lacking.values()))[0])
-        if self._unjoined:
-            due_ns = min(due_ns, next(iter(self._unjoined.values())))
         return due_ns
 
     def _begin(self, now_ns: int, wait_ns: int) -> None:
@@ -291,26 +271,15 @@ class GroupKeys:
         self._next = self._make()
         self._switch_ns, self._rotate_ns = now_ns + wait_ns, now_ns + ROTATE_NS
         self._lacking.clear()
-        self._returning.clear()
         self._joined_lacking = 0
         for one, holder in self._holders.items():
-            if holder.requester:
+            if not holder.is_gone:
                 self._lacking[one] = now_ns, AGAIN_NS
                 self._joined_lacking += holder.joined
-                continue
-            holder.lacks_newest = True
-            if holder.joined and now_ns - holder.gone_ns < RETURN_NS:
-                self._await(one, now_ns)
 
     def _switch_due_ns(self) -> int:
         """Return when the next key is used, as far as is known; 0 where nobody is waited for."""
-        if self._joined_lacking:
-            return self._switch_ns
-        return min(self._switch_ns, max(self._returning.values(), default=0))
-
-    def _await(self, subscriber: int, now_ns: int) -> None:
-        if self._next is not None:
-            self._returning[subscriber] = now_ns + RETURN_NS
+        return self._switch_ns if self._joined_lacking else 0
 
     def _find(self, subscriber: int, user: str) -> _Holder | None:
         holder = self._holders.get(subscriber)
@@ -325,9 +294,8 @@ class GroupKeys:
         self._leave_requester(subscriber, holder)
         holder.requester = requester
         self._requesters.setdefault(requester, set()).add(subscriber)
-        self._returning.pop(subscriber, None)
-        if holder.lacks_newest:
-            holder.lacks_newest = False
+        if holder.is_gone:
+            holder.is_gone = False
             self._joined_lacking += holder.joined
         elif subscriber not in self._lacking:
             return

@@ -198,10 +198,10 @@ class MulticastSender:
         body = control.Admitted(token, self.incarnation, parity)
         return wire.control_frame(Kind.ADMITTED, self._served.session, body)
 
-    def requester_gone(self, requester: bytes, *, now_ns: int) -> None:
+    def requester_gone(self, requester: bytes) -> None:
         """Note that a requester is no longer connected."""
         if self.keys is not None:
-            self.keys.requester_gone(requester, now_ns=now_ns)
+            self.keys.requester_gone(requester)
 
     def dismiss(self, subscriber: int) -> None:
         """Listen no more to a subscriber that has left."""

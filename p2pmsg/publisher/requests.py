@@ -268,7 +268,7 @@ class RequestHandler:
         if self.access is not None:
             self.access.forget(reply.requester)
         if self.multicast is not None:
-            self.multicast.requester_gone(reply.requester, now_ns=now_ns)
+            self.multicast.requester_gone(reply.requester)
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `next_reply` may have something again."""

@@ -159,7 +159,7 @@ class Multicast(Protocol):
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` has something to do, or None."""
 
-    def requester_gone(self, requester: bytes, *, now_ns: int) -> None:
+    def requester_gone(self, requester: bytes) -> None:
         """Note that a requester is no longer connected."""
 
     def dismiss(self, subscriber: int) -> None:

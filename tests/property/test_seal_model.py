@@ -94,7 +94,7 @@ class SealedGroup(RuleBasedStateMachine):
 
     @rule(subscriber=subscribers)
     def cut(self, subscriber):
-        self.keys.requester_gone(b"%d" % subscriber, now_ns=self.now_ns)
+        self.keys.requester_gone(b"%d" % subscriber)
 
     @rule(subscriber=subscribers)
     def leave(self, subscriber):

@@ -5,7 +5,6 @@ from statistics import mean
 
 import pytest
 
-from p2pmsg.multicast.group_keys import RETURN_NS
 from tests.simulation.crowd import lose_one
 from tests.simulation.profiles import MULTICAST, build, run
 
@@ -87,12 +86,11 @@ def test_keys_that_were_lost_with_a_connection_are_asked_for_when_it_returns(see
     publisher.rotate_keys()
     subscriber.cut(0, recovery=True)
     assert simulation.run_until(lambda: publisher.is_idle, 0.01)
-    assert publisher.is_read_by(subscriber.core)
-    keys = publisher.multicast.keys
-    assert (keys.rotations, keys.unconfirmed) == (1, 0)
+    assert simulation.run_until(lambda: publisher.is_read_by(subscriber.core), 5.0)
+    assert publisher.multicast.keys.rotations == 1
 
 
-def test_a_rotation_waits_only_a_moment_for_one_that_is_gone():
+def test_a_rotation_does_not_wait_for_one_that_is_gone():
     profile = MULTICAST["sealed"]
     simulation = build(profile, 1, rotations_per_s=0, loss=0.0)
     run(simulation, replace(profile, joiners=()))
@@ -100,7 +98,6 @@ def test_a_rotation_waits_only_a_moment_for_one_that_is_gone():
     before = simulation.frames_sent["KEYS"]
     subscriber.leave_for_good()
     publisher.rotate_keys()
-    assert not simulation.run_until(lambda: publisher.is_idle, RETURN_NS / 1e9 - 0.01)
     assert simulation.run_until(lambda: publisher.is_idle, 0.02)
     assert publisher.is_read_by(other.core)
     simulation.run(5.0)
