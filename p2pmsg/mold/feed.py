@@ -246,10 +246,7 @@ class MoldFeed:
             return False
         if unconfirmed.packets < AGAIN_PACKETS and not other:
             return False
-        if unconfirmed.since_ns - (session.since_ns if other else view.since_ns) >= AGAIN_NS:
-            return True
-        self._sessions.repeated.append((packet.session.decode("latin-1").rstrip(), covered))
-        return False
+        return unconfirmed.since_ns - (session.since_ns if other else view.since_ns) >= AGAIN_NS
 
     def _is_of_newest(self, packet: codec.Packet) -> bool:
         """Whether it is of the name's newest session, as far as is known.

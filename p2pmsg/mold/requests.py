@@ -2,12 +2,11 @@
 
 ::
 
-    not known ──answers──▶ in rotation ──FAILURES_MAX requests, ANSWER_NS──▶ out of it
-         └── gets copies ◀── a copy after PROBE_NS, then ever more rarely ◀──────┘
+    asked in turn ──FAILURES_MAX requests without an answer, ANSWER_NS──▶ silent
+         ▲───── an answer to a copy of a request, which it gets each PROBE_NS ────┘
 
-A request that a server leaves without an answer costs a gap a whole retry. So only servers that
-answer are asked alone; the others get copies of what those are asked for, and nothing waits for
-them. While no server is known to answer, all are asked.
+A request that a server leaves without an answer costs a gap a whole retry, which goes to all
+servers but silent ones. While all are silent, all are asked.
 """
 
 from collections import deque
@@ -27,8 +26,8 @@ ASKED_MAX: Final = 4096
 """Requests that are remembered until their answer; beyond it all are forgotten."""
 FAILURES_MAX: Final = 3
 ANSWER_NS: Final = 250 * _MS
-"""A server that answered none of so many requests, the first of them so long ago, is out of
-rotation: longer than a round trip across an ocean takes, and one lost request is no failure."""
+"""A server that answered none of so many requests, the first of them so long ago, is silent:
+longer than a round trip across an ocean takes, and one lost request is no failure."""
 WAIT_NS: Final = 100 * _MS
 WAIT_MIN_NS: Final = 10 * _MS
 """How long a request is not repeated: twice a round trip, but that at least; at first, while none
@@ -36,25 +35,21 @@ was measured, `WAIT_NS`, and `ANSWER_NS` at most."""
 PER_ANSWER: Final = 16
 PACKET_BYTES: Final = 1400
 """How many messages are asked for at first, and how large a packet servers are known to fill."""
-PROBE_NS: Final = 500 * _MS
-PROBE_MAX_NS: Final = 30_000 * _MS
-"""How long a server out of rotation gets no copy, at first and at most: it doubles."""
+PROBE_NS: Final = 5000 * _MS
+"""How long a silent server gets no copy."""
 
 
 @dataclass(slots=True)
 class _Server:
     """A request server.
 
-    `unanswered` requests went there since its last answer, the first of them at `asked_ns`;
-    `is_reported`: as silent.
+    `unanswered` requests went there since its last answer, the first of them at `asked_ns`.
     """
 
-    answers: bool = False
     unanswered: int = 0
     asked_ns: int = 0
-    is_reported: bool = False
+    is_silent: bool = False
     probe_due_ns: int = 0
-    probe_wait_ns: int = PROBE_NS
 
 
 @dataclass(slots=True)
@@ -82,8 +77,7 @@ class MoldRequests:
 
     Attributes:
         outgoing: (server, packet) to send, oldest first.
-        silenced: servers that went out of rotation, until the shell has reported them.
-        returned: servers that came back into it, likewise.
+        silenced: servers that have become silent, until the shell has reported them.
 
     """
 
@@ -100,12 +94,6 @@ class MoldRequests:
         self._asked: dict[int, _Asked] = {}
         self.outgoing: deque[tuple[int, bytes]] = deque()
         self.silenced: deque[int] = deque(maxlen=64)
-        self.returned: deque[int] = deque(maxlen=64)
-
-    @property
-    def rotation(self) -> list[int]:
-        """The servers that answer."""
-        return [index for index, server in enumerate(self._servers) if server.answers]
 
     def send(self, data: bytes, reachable: Sequence[int], *, now_ns: int) -> None:
         """Take what the core would send to a publisher; all but NACKs have no meaning here.
@@ -143,7 +131,7 @@ class MoldRequests:
         if server is None and asked is not None and len(asked.servers) == 1:
             server = asked.servers[0]
         if server is not None:
-            self._on_answer(server)
+            self._servers[server].is_silent, self._servers[server].unanswered = False, 0
         if not packet.messages:
             return None
         brought = len(packet.messages)
@@ -174,41 +162,24 @@ class MoldRequests:
 
     def _choose(self, start: int, reachable: Sequence[int], now_ns: int) -> tuple[int, ...]:
         """Return whom to ask for what begins at `start`."""
-        well = [index for index in reachable if self._servers[index].answers]
+        well = [index for index in reachable if not self._servers[index].is_silent]
         if not well:
             return tuple(reachable)
-        before = self._asked.get(start)
-        if before is not None:  # it has not answered yet
-            well = [index for index in well if index not in before.servers] or well
-        chosen = well[self._turn % len(well)]
-        copies = [index for index in reachable if self._is_probed(self._servers[index], now_ns)]
-        return chosen, *copies
-
-    def _is_probed(self, server: _Server, now_ns: int) -> bool:
-        if server.answers or now_ns < server.probe_due_ns:
-            return False
-        server.probe_due_ns = now_ns + server.probe_wait_ns
-        server.probe_wait_ns = min(2 * server.probe_wait_ns, PROBE_MAX_NS)
-        return True
+        if start not in self._asked:
+            well = [well[self._turn % len(well)]]
+        for index in reachable:
+            server = self._servers[index]
+            if server.is_silent and now_ns >= server.probe_due_ns:
+                server.probe_due_ns = now_ns + PROBE_NS
+                well.append(index)
+        return tuple(well)
 
     def _drop_silent(self, now_ns: int) -> None:
         for index, server in enumerate(self._servers):
             silent_ns = now_ns - server.asked_ns if server.unanswered >= FAILURES_MAX else 0
-            if silent_ns < ANSWER_NS:
-                continue
-            if server.answers:
-                server.probe_wait_ns = PROBE_NS
-                server.probe_due_ns = now_ns + PROBE_NS
-            server.answers = False
-            if not server.is_reported:
-                server.is_reported = True
+            if silent_ns >= ANSWER_NS and not server.is_silent:
+                server.is_silent, server.probe_due_ns = True, now_ns + PROBE_NS
                 self.silenced.append(index)
-
-    def _on_answer(self, index: int) -> None:
-        server = self._servers[index]
-        if server.is_reported:
-            self.returned.append(index)
-        server.answers, server.is_reported, server.unanswered = True, False, 0
 
     def _ask(self, start: int, count: int, servers: tuple[int, ...], now_ns: int) -> None:
         if len(self._asked) >= ASKED_MAX:

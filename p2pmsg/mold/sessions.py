@@ -167,7 +167,6 @@ class MoldSessions:
     Attributes:
         restarts: (name, how far it was, where it is) of sessions that began again, until the shell
             has reported them.
-        repeated: (name, messages) of sessions all of which came again, but too soon to be new ones.
         strange: (name, sequence) of packets that were dropped because they say something else than
             their session did, and yet do not show that it has begun again.
 
@@ -176,7 +175,6 @@ class MoldSessions:
     def __init__(self, *, can_ask: bool) -> None:
         self.can_ask = can_ask
         self.restarts: deque[tuple[str, int, int]] = deque(maxlen=64)
-        self.repeated: deque[tuple[str, int]] = deque(maxlen=64)
         self.strange: deque[tuple[str, int]] = deque(maxlen=64)
         self._newest: dict[bytes, MoldSession] = {}
         self._by_id: dict[int, MoldSession] = {}

@@ -155,18 +155,11 @@ class MoldLine(DatagramLine):
         """Give the core what has come; log sessions that began again."""
         taken = super().take(shed=shed)
         sessions = self._group.sessions
-        if sessions.restarts or sessions.repeated or sessions.strange:
+        if sessions.restarts or sessions.strange:
             self._report(sessions)
         return taken
 
     def _report(self, sessions: MoldSessions) -> None:
-        while sessions.repeated:
-            name, count = sessions.repeated.popleft()
-            _log.warning(
-                "%s: %d messages of the session %r came once more, from the first on, and are "
-                "dropped as repetitions: if it has begun again, give it another name",
-                self._endpoint, count, name,
-            )  # fmt: skip
         while sessions.strange:
             name, first = sessions.strange.popleft()
             if self._strange_logged.is_due():
@@ -250,9 +243,6 @@ class MoldClient:
                 self._core.invalid[str(error)] += 1
                 continue
             self._flush()
-            while self._requests.returned:
-                name = self._servers.names[self._requests.returned.popleft()]
-                _log.info("the request server %s answers again", name)
             if frame is not None:
                 return frame
         return None

@@ -1,16 +1,12 @@
 """A feed's gaps that nobody can be asked for, its end, and a session that begins again."""
 
-from collections import Counter
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pmsg.mold import codec
 from p2pmsg.mold import sessions as rules
-from p2pmsg.mold.feed import SUCCESSOR_NS, Arrival, MoldFeed
-from p2pmsg.mold.sessions import NAMES_MAX, MoldSessions, session_id
-from p2pmsg.wire import Frame, Kind
+from p2pmsg.mold.sessions import NAMES_MAX, session_id
 from tests.unit.p2pmsg.mold.feeds import MS, NAME, Cursor, Feeds
 
 UNCONFIRMED_MS = rules.UNCONFIRMED_NS // MS
@@ -26,17 +22,6 @@ def test_what_nobody_can_be_asked_for_is_reported_after_a_short_wait():
     assert feeds.taken() == [(3, 5, "timeout"), b"5"]
     assert feeds.asked() == []
     assert feeds.stream.receiver.nacks.sent == 0
-
-
-def test_a_datagram_out_of_order_is_waited_for_where_nobody_can_be_asked():
-    feeds = Feeds(can_ask=False)
-    feeds.messages(1, 3)
-    feeds.messages(5, 6)
-    feeds.pass_ms(15)
-    feeds.messages(3, 5)
-    assert feeds.taken() == [b"1", b"2", b"3", b"4", b"5"]
-    feeds.pass_ms(1000)
-    assert feeds.stream.receiver.lost == 0
 
 
 def test_nothing_is_given_up_while_what_came_is_unread_but_not_without_end():
@@ -80,25 +65,6 @@ def test_the_end_is_reported_once_everything_was_handed_on():
     assert feeds.endings() == [("S1", 6, True)]
     feeds.end(6)
     assert feeds.endings() == []
-
-
-def test_the_end_comes_after_what_is_reported_lost():
-    feeds = Feeds(can_ask=False)
-    feeds.messages(1, 4)
-    feeds.end(6)
-    feeds.pass_ms(20)
-    assert feeds.endings() == []
-    assert feeds.taken() == [b"1", b"2", b"3", (4, 6, "timeout")]
-    assert feeds.endings() == [("S1", 6, True)]
-
-
-def test_two_lines_report_one_end():
-    feeds = Feeds(lines=2)
-    for line in (0, 1):
-        feeds.messages(1, 4, line=line)
-        feeds.end(4, line=line)
-    feeds.taken()
-    assert feeds.endings() == [("S1", 4, True)]
 
 
 def test_an_end_that_lies_or_was_none_is_counted_and_taken_back():
@@ -156,23 +122,6 @@ def test_a_session_that_begins_again_under_its_name_is_a_new_one(feeds):
     assert first.receiver.lost == 0
 
 
-def test_after_its_end_a_session_that_begins_again_is_believed_sooner(feeds):
-    feeds.end(101)
-    feeds.taken()
-    following = play_again(feeds, rules.UNCONFIRMED_ENDED_NS // MS)
-    feeds.messages(following, following + 1, incarnation=b"b")
-    assert len(feeds.taken()) == following
-    assert feeds.endings() == [("S1", 101, True)]
-
-
-def test_a_session_that_begins_again_may_have_lost_its_first_packets(feeds):
-    feeds.taken()
-    play_again(feeds, UNCONFIRMED_MS + 100, start=5)
-    assert feeds.taken() == []
-    feeds.pass_ms(100)
-    assert set(feeds.asked()) == {(1, 5)}
-
-
 def test_heartbeats_alone_show_that_a_session_began_again(feeds):
     for _ in range(4):
         feeds.pass_ms(1000)
@@ -195,15 +144,6 @@ def test_old_packets_again_are_no_new_session(feeds, old):
     assert feeds.stream.receiver.duplicates >= 100 * (old[1] - old[0])
 
 
-def test_one_old_packet_is_no_new_session_however_long_the_feed_is_silent(feeds):
-    feeds.pass_ms(10_000)
-    feeds.messages(1, 2)
-    feeds.pass_ms(10_000)
-    feeds.messages(101, 102)
-    assert not feeds.sessions.restarts
-    assert feeds.taken()[-1] == b"101"
-
-
 def test_a_line_that_lags_by_seconds_is_no_new_session():
     feeds = Feeds(lines=2)
     for number in range(1, 101):
@@ -213,44 +153,6 @@ def test_a_line_that_lags_by_seconds_is_no_new_session():
         feeds.pass_ms(100)
     assert not feeds.sessions.restarts
     assert len(feeds.core.peers) == 1
-
-
-def test_a_line_that_loops_old_packets_is_no_new_session_while_the_other_goes_on():
-    feeds = Feeds(lines=2)
-    for line in (0, 1):
-        feeds.messages(1, 101, line=line)
-    for number in range(100):
-        feeds.messages(1 + number % 50, 2 + number % 50, line=1)
-        feeds.pass_ms(100)
-        if number % 10 == 5:
-            feeds.heartbeat(101)
-    assert not feeds.sessions.restarts
-
-
-def test_both_lines_come_to_the_same_new_session():
-    feeds = Feeds(lines=2)
-    for line in (0, 1):
-        feeds.messages(1, 101, line=line)
-    feeds.taken()
-    for number in range(1, 42):
-        feeds.messages(number, number + 1, incarnation=b"b")
-        feeds.pass_ms(50)
-        feeds.messages(number, number + 1, incarnation=b"b", line=1)
-        feeds.pass_ms(50)
-    assert feeds.taken() == [b"b%d" % number for number in range(1, 42)]
-    assert len(feeds.core.peers) == 2
-    assert feeds.core.peers[session_id(NAME)].gone
-    assert feeds.endings() == [("S1", 101, False)]
-
-
-def test_a_line_that_was_away_while_the_name_began_again_joins_the_others():
-    feeds = Feeds(lines=2)
-    for line in (0, 1):
-        feeds.messages(1, 101, line=line)
-    following = play_again(feeds, 3000)
-    feeds.messages(following - 1, following + 1, line=1, incarnation=b"b")
-    assert feeds.taken()[-1] == b"b%d" % following
-    assert len(feeds.core.peers) == 2
 
 
 def test_what_seems_to_fill_a_gap_unconfirmed_is_not_taken_for_the_former_session():
@@ -288,21 +190,6 @@ def test_what_is_kept_unconfirmed_is_bounded_and_the_rest_is_asked_for(monkeypat
     assert gap == (len(feeds.taken()) + 1, 22)
 
 
-def test_nothing_is_asked_for_unconfirmed(feeds):
-    assert not feeds.feeds[0].unconfirmed(session_id(NAME))
-    feeds.messages(1, 2)
-    assert feeds.feeds[0].unconfirmed(session_id(NAME))
-    feeds.messages(101, 102)
-    assert not feeds.feeds[0].unconfirmed(session_id(NAME))
-
-
-def test_a_cursor_beyond_the_feed_is_a_session_that_began_again():
-    feeds = Feeds(cursor=Cursor({session_id(NAME): 12_013}))
-    play_again(feeds, UNCONFIRMED_MS + 100, incarnation=b"")
-    assert feeds.taken() == [b"%d" % number for number in range(1, 22)]
-    assert list(feeds.sessions.restarts) == [("S1", 12_013, 1)]
-
-
 def test_a_cursor_knows_the_second_incarnation_of_a_name():
     feeds = Feeds(cursor=Cursor({session_id(NAME): 12_013, session_id(NAME, 1): 15}))
     play_again(feeds, UNCONFIRMED_MS + 100, incarnation=b"", start=10)
@@ -335,11 +222,11 @@ def test_a_session_that_begins_again_and_is_at_its_head_at_once(incarnation, los
 
 
 @pytest.mark.parametrize(
-    ("count", "pause_ms", "reported"),
-    [(20, 5000, []), (100, 100, [("S1", 99)])],
+    ("count", "pause_ms"),
+    [(20, 5000), (100, 100)],
     ids=["too few packets", "too early"],
 )
-def test_packets_that_say_the_same_again_are_repetitions(count, pause_ms, reported):
+def test_packets_that_say_the_same_again_are_repetitions(count, pause_ms):
     feeds = Feeds()
     play_quickly(feeds, count)
     feeds.pass_ms(pause_ms)
@@ -347,48 +234,6 @@ def test_packets_that_say_the_same_again_are_repetitions(count, pause_ms, report
     feeds.messages(count + 1, count + 2)
     assert not feeds.sessions.restarts
     assert feeds.stream.receiver.duplicates == count
-    assert list(feeds.sessions.repeated) == reported
-
-
-def test_a_few_packets_that_say_something_else_are_a_new_session():
-    feeds = Feeds()
-    play_quickly(feeds, 20)
-    feeds.pass_ms(5000)
-    feeds.taken()
-    play_quickly(feeds, 20, incarnation=b"b")
-    assert feeds.taken() == [b"b%d" % number for number in range(1, 21)]
-
-
-def play_packets(feeds, sizes, *, incarnation):
-    """Play messages from the first on, in packets of these sizes; return their values."""
-    first = start = 1
-    for size in sizes:
-        feeds.messages(start, start + size, incarnation=incarnation)
-        start += size
-    return [incarnation + b"%d" % number for number in range(first, start)]
-
-
-@pytest.mark.parametrize(
-    ("former", "sizes"),
-    [([3], [3, 1]), ([3], [5]), ([1] * 50, [60, 1]), ([300] * 2, [599, 1]), ([2, 1], [2, 2])],
-    ids=str,
-)
-def test_a_session_that_begins_again_with_packets_that_reach_its_head(former, sizes):
-    feeds = Feeds()
-    assert play_packets(feeds, former, incarnation=b"a") == feeds.taken()
-    feeds.pass_ms(1000)
-    assert play_packets(feeds, sizes, incarnation=b"b") == feeds.taken()
-    assert feeds.endings() == [("S1", sum(former) + 1, False)]
-    assert feeds.core.streams[0].receiver.lost == 0
-
-
-def test_a_session_of_one_message_begins_again_after_a_heartbeat():
-    feeds = Feeds()
-    feeds.messages(1, 2)
-    feeds.pass_ms(1000)
-    feeds.heartbeat(1)
-    feeds.messages(1, 2, incarnation=b"b")
-    assert feeds.taken() == [b"1", b"b1"]
 
 
 def test_what_request_servers_brought_shows_that_others_are_of_a_new_session():
@@ -400,17 +245,6 @@ def test_what_request_servers_brought_shows_that_others_are_of_a_new_session():
     feeds.pass_ms(1000)
     feeds.messages(1, 6, incarnation=b"b")
     assert feeds.taken() == [b"1", b"2", b"3", *(b"b%d" % number for number in range(1, 6))]
-
-
-def test_a_line_that_comes_first_with_the_second_incarnation_does_not_go_on_with_the_former():
-    feeds = Feeds(lines=2)
-    feeds.messages(1, 4, incarnation=b"a")
-    feeds.pass_ms(1000)
-    feeds.messages(1, 4, incarnation=b"b", line=1)
-    feeds.messages(4, 5, incarnation=b"b", line=1)
-    feeds.messages(1, 5, incarnation=b"b")
-    assert feeds.taken() == [b"a1", b"a2", b"a3", b"b1", b"b2", b"b3", b"b4"]
-    assert len(feeds.core.peers) == 2
 
 
 @pytest.mark.parametrize("start", [90, 100])
@@ -457,28 +291,6 @@ def test_a_second_incarnation_is_seen_though_it_is_read_together_with_the_first_
     ]
 
 
-def test_after_its_end_a_session_may_begin_again_at_once():
-    feeds = Feeds()
-    feeds.messages(1, 4)
-    feeds.pass_ms(1000)
-    feeds.end(4)
-    feeds.messages(1, 6, incarnation=b"b")
-    assert feeds.taken() == [b"1", b"2", b"3", *(b"b%d" % number for number in range(1, 6))]
-
-
-def test_packets_cut_otherwise_that_overlap_the_head_go_on():
-    feeds = Feeds(lines=2)
-    feeds.messages(1, 4)
-    feeds.pass_ms(1000)
-    feeds.messages(1, 4, line=1)
-    feeds.messages(1, 6, line=1)
-    feeds.messages(2, 9)
-    feeds.messages(7, 10, line=1)
-    assert feeds.taken() == [b"%d" % number for number in range(1, 10)]
-    assert not feeds.sessions.restarts
-    assert not feeds.core.invalid
-
-
 def test_a_packet_that_fills_a_gap_and_contradicts_the_session_is_none_of_it():
     feeds = Feeds()
     feeds.messages(1, 18)
@@ -487,39 +299,6 @@ def test_a_packet_that_fills_a_gap_and_contradicts_the_session_is_none_of_it():
     feeds.messages(34, 35)
     assert feeds.taken() == [b"%d" % number for number in range(1, 18)]
     assert feeds.core.invalid["differs"] == 1
-
-
-def test_lives_that_end_before_they_are_believed_are_received_apart():
-    """As when a feed crashes, and again soon after it was started."""
-    feeds = Feeds()
-    feeds.messages(1, 9, incarnation=b"a")
-    feeds.pass_ms(600)
-    feeds.messages(1, 2, incarnation=b"b")
-    feeds.pass_ms(1000)
-    feeds.heartbeat(2)
-    feeds.pass_ms(600)
-    third = play_packets(feeds, [7, 2, 31], incarnation=b"c")
-    assert feeds.taken() == [*(b"a%d" % number for number in range(1, 9)), b"b1", *third]
-    assert len(feeds.core.peers) == 3
-
-
-@pytest.mark.parametrize("has_first", [False, True])
-def test_a_line_that_lost_packets_of_the_second_incarnation_does_not_go_on_with_the_former(
-    has_first,
-):
-    feeds = Feeds(lines=2, can_ask=False)
-    for line in (0, 1):
-        feeds.messages(1, 4, incarnation=b"a", line=line)
-    feeds.pass_ms(1000)
-    if has_first:
-        feeds.messages(1, 2, incarnation=b"b", line=1)
-    feeds.messages(1, 6, incarnation=b"b")
-    for line in (1, 0):
-        feeds.messages(6, 8, incarnation=b"b", line=line)
-    feeds.heartbeat(8, line=1)
-    feeds.pass_ms(1000)
-    assert feeds.taken() == [b"a1", b"a2", b"a3", *(b"b%d" % number for number in range(1, 8))]
-    assert len(feeds.core.peers) == 2
 
 
 sizes = st.lists(st.integers(1, 40), min_size=1, max_size=12)
@@ -566,95 +345,3 @@ def test_forged_names_take_no_place_of_the_session_that_goes_on():
         session, feeds.feeds[0].answer(session, answer, wall_ns=1), now_ns=feeds.now_ns
     )
     assert feeds.taken() == [b"12"]
-
-
-FIRST, SECOND = NAME, b"S2".ljust(10)
-
-
-class Taker:
-    """Notes what a feed gives to it, in the place of a subscriber's core."""
-
-    def __init__(self):
-        self.frames, self.announced, self.ended = [], [], []
-        self.rejected = Counter()
-        self.last_heard_ns = 0
-        self.current = None
-
-    def receive_frame(self, line, data, *, now_ns, shed=False):
-        frame = Frame(data)
-        self.frames.append((Kind(frame.kind).name, frame.sequence, frame.count))
-        self.last_heard_ns = now_ns
-
-    def reject(self, reason, *, frames=0):
-        self.rejected[reason] += 1
-
-    def on_heard(self, line, now_ns):
-        self.last_heard_ns = now_ns
-
-    def current_feed(self, line):
-        return None if self.current is None else (self.current, self.last_heard_ns)
-
-    def misses(self, session, topic, start, count):
-        return False
-
-    def announce(self, line, feed, now_ns):
-        self.announced.append((feed.name, feed.following))
-        former, self.current = self.current, feed.session
-        return 0, former
-
-    def end_feed(self, session, topic, stop):
-        self.ended.append(stop)
-        return True
-
-    def revoke_end(self, session, topic):
-        self.ended.clear()
-
-
-@pytest.fixture
-def taker():
-    return Taker()
-
-
-@pytest.fixture
-def feed(taker):
-    return MoldFeed(taker, 0, "mold", MoldSessions(can_ask=False))
-
-
-def hear(feed, data, now_ns=1):
-    feed.receive(data, Arrival(now_ns, 1, False))
-
-
-def test_the_first_packet_announces_its_session_and_becomes_a_frame(feed, taker):
-    hear(feed, codec.packet(FIRST, 5, [b"a", b"b"]))
-    assert taker.announced == [("S1", 5)]
-    assert taker.frames == [("DATA", 5, 2)]
-
-
-def test_a_heartbeat_becomes_one(feed, taker):
-    hear(feed, codec.heartbeat(FIRST, 5))
-    assert taker.frames == [("HEARTBEAT", 5, 0)]
-
-
-def test_what_is_malformed_is_rejected(feed, taker):
-    hear(feed, b"no packet")
-    assert sum(taker.rejected.values()) == 1
-    assert taker.frames == []
-
-
-def test_a_session_ends_when_it_says_so_and_goes_on_when_it_was_wrong(feed, taker):
-    hear(feed, codec.packet(FIRST, 1, [b"a"]))
-    hear(feed, codec.end_of_session(FIRST, 2))
-    assert taker.ended == [2]
-    hear(feed, codec.packet(FIRST, 2, [b"b"]))
-    assert taker.ended == []
-
-
-def test_another_session_is_believed_only_when_the_former_is_silent(feed, taker):
-    hear(feed, codec.packet(FIRST, 1, [b"a"]))
-    hear(feed, codec.packet(SECOND, 1, [b"x"]), 2)
-    assert taker.rejected["session"] == 1
-    assert len(taker.announced) == 1
-
-    hear(feed, codec.packet(SECOND, 1, [b"x"]), 2 + SUCCESSOR_NS)
-    assert [name for name, _ in taker.announced] == ["S1", "S2"]
-    assert taker.ended == [None]
