@@ -272,10 +272,9 @@ def test_where_no_server_is_found_the_feed_goes_on_and_losses_are_reported(
     assert ranges(subscriber.stats().losses) == [(3, 4, "timeout")]
 
 
-def test_of_two_servers_one_dead_one_is_hardly_asked(
+def test_of_two_servers_one_dead_the_other_repairs_all(
     make_feed, make_subscriber, place, silent_server, caplog
 ):
-    """It gets the first requests, and copies; no repair waits for it."""
     feed = make_feed()
     dead = silent_server()
     where = reader_of(f"{place}&request=127.0.0.1:{dead.getsockname()[1]}", feed)
@@ -292,11 +291,6 @@ def test_of_two_servers_one_dead_one_is_hardly_asked(
     playing.start()
     assert [message.value for message in take(subscriber, len(values))] == values
     playing.join()
-    to_dead = 0
-    with contextlib.suppress(TimeoutError):
-        while dead.recv(100):
-            to_dead += 1
-    assert to_dead < feed.stats().requests / 5
     eventually(lambda: "does not answer" in caplog.text)
 
 
