@@ -75,7 +75,6 @@ class EachJobs:
             job_timeout=config.job_timeout,
             is_gone=process_id.is_gone,
             admin_refusal=_admin_refusal(config.admin, place, security),
-            message_bytes_max=config.message_bytes_max,
         )
         watch = None
         if security is not None:

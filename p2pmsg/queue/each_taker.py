@@ -259,9 +259,6 @@ class EachTaker:
                 if core.unconfirmed and now_ns - last_heard_ns < _COMING_NS:
                     core.on_coming(now_ns=now_ns)
             core.handle_timer(now_ns=now_ns)
-            if core.warning:
-                _log.warning("%s: %s", client.endpoint, core.warning)
-                core.warning = ""
             if looks_at_ends and client.was_ended_here():
                 self._say_ended(client.endpoint)
                 client.reconnect()

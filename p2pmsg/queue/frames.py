@@ -85,14 +85,8 @@ class QueueWelcome(codec.Struct, array_like=True):
     job_timeout_ms: float
     """0: a job may take as long as it likes."""
     gone: Ranges
-    message_bytes_max: Annotated[int, codec.Meta(ge=0, le=2**62)]
-    """How large a job may be, packed, in bytes."""
     deliveries_max: Annotated[int, codec.Meta(ge=1, le=2**31)]
     """After how many failures a job becomes a dead letter."""
-
-
-HEADERS_BYTES: Final = 512
-"""More than a frame has in addition to its only job, where that has no long key or history."""
 
 
 class Challenge(codec.Struct, array_like=True):

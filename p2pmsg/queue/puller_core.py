@@ -66,11 +66,8 @@ class PullerCore:
         values: makes values of a type; None: they come as they are. One that does not fit is a
             `Misfit`.
         access: what is denied by the pusher, or to it.
-        warning: for the log, until the shell has written it; "" where there is none.
 
     """
-
-    warning = ""
 
     def __init__(
         self,
@@ -88,7 +85,6 @@ class PullerCore:
         self.prefetch = prefetch
         self.prefetch_ceiling = max(prefetch, ceiling)
         self._frame_bytes_max = frame_bytes_max
-        self._warned_of = 0
         self.pusher = ""
         self.ready: deque[Job] = deque()
         self.unconfirmed: deque[Job] = deque()
@@ -317,7 +313,6 @@ class PullerCore:
         job_timeout_ns = _ns_of(welcome.job_timeout_ms)
         self.access.allow()
         self._session, self._incarnation = frame.session, welcome.incarnation
-        self._on_limit(welcome)
         self._ack_timeout_ns, self._job_timeout_ns = ack_timeout_ns, job_timeout_ns
         self._deliveries_max = welcome.deliveries_max
         self._beat_ns = min(round(BEAT_MS * _MS), self._ack_timeout_ns // 5)
@@ -333,18 +328,6 @@ class PullerCore:
         self._token = 0
         self._answers_recall = False
         self._beat_due_ns = now_ns
-
-    def _on_limit(self, welcome: QueueWelcome) -> None:
-        """Warn, once for a pusher, that its jobs may be too large for this puller."""
-        limit, most = self._frame_bytes_max, welcome.message_bytes_max
-        if most + frames.HEADERS_BYTES <= limit or self._warned_of == self._session:
-            return
-        self._warned_of = self._session
-        self.warning = (
-            f"pusher {welcome.name!r} may push jobs of {most:,} bytes (its message_bytes_max), "
-            f"and with its headers such a one is larger than frame_bytes_max ({limit:,} bytes) "
-            "of this puller: what is larger goes to others, or becomes a dead letter"
-        )
 
     def _receive_recall(self, frame: Frame) -> None:
         recall = frames.read(frame, frames.Recall)

@@ -10,7 +10,6 @@ from p2pmsg.queue.frames import Admin, Answer, Challenge, Hello, Process, QueueW
 from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.rules import DeadJob, JobQueue, Worker
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
-from recovery.budget import TokenBucket
 from recovery.checks import to_ns
 
 _MS: Final = 1_000_000
@@ -29,16 +28,6 @@ HOLD_MARGIN_S: Final = 60.0
 LETTERS_MAX: Final = 100
 """How many dead letters go into one answer."""
 ANSWER_BYTES: Final = 2**20
-REPORT_ENTRIES_MIN: Final = 1024
-"""A report may have so many entries, and four for each job that its worker had in flight at once:
-an honest one names each once, or twice where jobs were taken back and came again."""
-_ENTRY_BYTES: Final = 32
-_REASON_BYTES: Final = 4 * frames.REASON_CHARACTERS_MAX
-_HELLO_BYTES: Final = 16_384
-"""A hello that is larger is rationed; it has some 1,000 ranges or claims."""
-HELLO_BYTES_PER_S: Final = 2**22
-"""Of larger ones, from all connections: reading them takes 20 % of a processor."""
-HELLO_BYTES_AT_ONCE: Final = 2**23
 
 if TYPE_CHECKING:
     from p2pmsg.queue.pull_access import PullAccess
@@ -70,7 +59,6 @@ class PusherCore:
         job_timeout: how long a job may take, in seconds; 0: as long as it likes.
         is_gone: whether the process (host, pid, started) is known to have ended.
         admin_refusal: why dead letters are not administered over the wire; None where they are.
-        message_bytes_max: how large a job may be, for pullers that take less.
 
     Attributes:
         outbox: frames to send, each with the connection's identity.
@@ -91,7 +79,6 @@ class PusherCore:
         job_timeout: float = 0.0,
         is_gone: IsGone = lambda host, pid, started: False,
         admin_refusal: str | None = None,
-        message_bytes_max: int = 2**20,
     ) -> None:
         self.queue = queue
         self.name = name
@@ -101,7 +88,6 @@ class PusherCore:
         self.frames_at_once = 2**31
         self._incarnation = incarnation
         self._job_timeout = job_timeout
-        self._message_bytes_max = message_bytes_max
         self._is_gone = is_gone
         self.admin_refused = 0
         self._admin_refusal = admin_refusal
@@ -109,7 +95,6 @@ class PusherCore:
             queue.hold_ns = to_ns(job_timeout + HOLD_MARGIN_S)
         self._connections: dict[bytes, WorkerConnection] = {}
         self._unwelcomed: OrderedDict[bytes, WorkerConnection] = OrderedDict()
-        self._hello_budget = TokenBucket(HELLO_BYTES_PER_S, HELLO_BYTES_AT_ONCE)
         self._connections_max = 2 * queue.limits.workers_max
         self._by_worker: dict[int, WorkerConnection] = {}
         self._processes: dict[int, Process] = {}
@@ -251,8 +236,6 @@ class PusherCore:
             return
         serial = frame.sequence
         if serial:
-            if not _is_plausible(frame, worker):
-                raise FrameError("report_bytes")
             report = frames.read(frame, Report)
             last = self._serials[worker.id]
             if serial > last + 1:
@@ -296,9 +279,6 @@ class PusherCore:
             queue.release(worker, report.released, now_ns=now_ns, answer=report.answers_recall)
 
     def _receive_hello(self, connection: WorkerConnection, frame: Frame, now_ns: int) -> None:
-        size = len(frame.data)
-        if size > _HELLO_BYTES and not self._hello_budget.try_take(size, now_ns):
-            raise FrameError("hello_bytes")
         hello: Hello = frames.read(frame, Hello)
         if hello.token != connection.token:
             self._challenge(connection, now_ns)
@@ -323,10 +303,7 @@ class PusherCore:
             if self.access_rules is not None:
                 self._users[worker.id] = connection.user
             if not known:
-                self._warn_of_limit(worker)
                 self._serials[worker.id] = hello.confirmed
-                if self.queue.store.restored:  # reports of what it did before a restart may follow
-                    worker.most = len(hello.claims)
                 # The latest first: of a job that it had before, it may not know what became.
                 for delivery, sequence in sorted(hello.claims, reverse=True):
                     self.queue.adopt(worker, delivery, sequence, now_ns=now_ns)
@@ -337,20 +314,9 @@ class PusherCore:
         welcome = QueueWelcome(
             self.name, self._incarnation, self._serials[connection.worker_id],
             to_ns(self.queue.limits.ack_timeout) / _MS, to_ns(self._job_timeout) / _MS, gone,
-            self._message_bytes_max, self.queue.limits.deliveries_max,
+            self.queue.limits.deliveries_max,
         )  # fmt: skip
         self._send(connection, Kind.QUEUE_WELCOME, welcome, timestamp_ns=frame.base_timestamp_ns)
-
-    def _warn_of_limit(self, worker: Worker) -> None:
-        """Say that a worker may get jobs that it cannot take."""
-        limit, most = worker.frame_bytes_max, self._message_bytes_max
-        if most + frames.HEADERS_BYTES > limit:
-            text = (
-                f"takes frames of up to {limit:,} bytes (its frame_bytes_max), and a job may have "
-                f"{most:,} (message_bytes_max) and headers: what is larger goes to others, or "
-                "becomes a dead letter"
-            )
-            self.queue.warnings.append((worker.name, text))
 
     def _receive_leave(self, connection: WorkerConnection, frame: Frame, now_ns: int) -> None:
         # Also from one that was asked who it is, or came over a new connection: it knows its id,
@@ -431,9 +397,8 @@ class PusherCore:
         for worker, has_lost in self.queue.handle_timer(now_ns=now_ns):
             connection = self._by_worker.get(worker.id)
             if connection is not None and has_lost:
-                self._challenge(
-                    connection, now_ns
-                )  # its answer is compared with what it should have
+                # Its answer is compared with what it should have.
+                self._challenge(connection, now_ns)
             elif connection is not None:
                 self._send(connection, Kind.QUEUE_RECALL, frames.Recall(_ALL))
         for worker_id in [w for w in self._serials if w not in self.queue.workers]:
@@ -523,15 +488,6 @@ class PusherCore:
 
     def _count(self, reason: str) -> None:
         self.invalid[reason] = self.invalid.get(reason, 0) + 1
-
-
-def _is_plausible(frame: Frame, worker: Worker) -> bool:
-    """Whether a report is no longer than one about all that its worker can have had."""
-    size = len(frame.data)
-    if size <= REPORT_ENTRIES_MIN * _ENTRY_BYTES:
-        return True
-    entries = REPORT_ENTRIES_MIN + 4 * worker.most
-    return size <= entries * _ENTRY_BYTES + 2 * worker.most * _REASON_BYTES
 
 
 def letter_row(dead: DeadJob) -> list[Any]:

@@ -9,12 +9,8 @@ import threading
 import pytest
 
 from p2pmsg.aio.publisher import Publisher
-from p2pmsg.aio.puller import Puller
-from p2pmsg.aio.pusher import Pusher
 from p2pmsg.aio.relay import Relay
-from p2pmsg.aio.requester import Requester
-from p2pmsg.aio.responder import Responder
-from p2pmsg.errors import ClosedError, SendQueueFullError
+from p2pmsg.errors import SendQueueFullError
 from tests.integration import test_faults
 from tests.integration.peers import LOOPBACK
 
@@ -154,127 +150,5 @@ def make_subscriber(make_subscriber):
     def make(endpoints, *, joins=None, **options):
         joins = [joins] if isinstance(joins, Looped) else joins
         return make_subscriber(endpoints, joins=joins, **options)
-
-    return make
-
-
-class LoopedPusher(Looped):
-    """A pusher of a loop that waits where a threaded one would."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(_open_pusher, *arguments, **options)
-
-    def push(self, *arguments, timeout=None, **options):
-        async def push():
-            async with asyncio.timeout(timeout):
-                while True:
-                    try:
-                        return self.peer.push(*arguments, **options)
-                    except SendQueueFullError:
-                        await self.peer.drain()
-
-        return self._loop.run(push)
-
-    def push_many(self, values):
-        return [self.push(value) for value in values]
-
-    def drain(self, timeout=None):
-        self._loop.run(self.peer.join, timeout=timeout)
-
-    def close(self, timeout=1.0):
-        self._loop.run(self.peer.close, timeout=timeout)
-
-
-class LoopedPuller(Looped):
-    """A puller of a loop; jobs may be settled in any thread."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(Puller, *arguments, **options)
-
-    def receive(self, timeout=None):
-        return self._loop.run(self.peer.receive, timeout)
-
-    def close(self, timeout=1.0):
-        self._loop.run(self.peer.close, timeout=timeout)
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        try:
-            return self.receive()
-        except ClosedError:
-            raise StopIteration from None
-
-
-async def _open_pusher(*arguments, **options):
-    return await Pusher(*arguments, **options).open()
-
-
-class LoopedResponder(Looped):
-    """A responder of a loop, whose handlers, which may block, are called in threads."""
-
-    def __init__(self, endpoint, handlers, *, threads=1, **options):
-        super().__init__(self._start, endpoint, handlers, **options)
-
-    async def _start(self, endpoint, handlers, **options):
-        made = Responder(
-            endpoint, {topic: _in_a_thread(call) for topic, call in handlers.items()}, **options
-        )
-        made.start()
-        return made
-
-
-def _in_a_thread(call):
-    async def handle(value):
-        return await asyncio.to_thread(call, value)
-
-    return handle
-
-
-@pytest.fixture
-def make_pusher(opened):
-    """Make pushers of asyncio."""
-
-    def make(endpoint=LOOPBACK, **options):
-        made = LoopedPusher(endpoint, **options)
-        opened.callback(made.end)
-        return made
-
-    return make
-
-
-@pytest.fixture
-def make_puller(opened):
-    """Make pullers of asyncio."""
-
-    def make(endpoints, **options):
-        made = LoopedPuller(endpoints, **options)
-        opened.callback(made.end)
-        return made
-
-    return make
-
-
-@pytest.fixture
-def make_responder(opened):
-    """Make responders of asyncio."""
-
-    def make(handlers, **options):
-        made = LoopedResponder(LOOPBACK, handlers, **options)
-        opened.callback(made.end)
-        return made
-
-    return make
-
-
-@pytest.fixture
-def make_requester(opened):
-    """Make requesters of asyncio."""
-
-    def make(*endpoints):
-        made = Looped(Requester, endpoints)
-        opened.callback(made.end)
-        return made
 
     return make

@@ -1,8 +1,6 @@
 """Pusher and puller of asyncio over real sockets, with threaded ones opposite, kills and a log."""
 
 import asyncio
-import contextlib
-import threading
 from random import Random
 
 import pytest
@@ -11,10 +9,9 @@ import p2pmsg
 from p2pmsg.aio.puller import Puller
 from p2pmsg.aio.pusher import Pusher
 from p2pmsg.errors import ClosedError, SendQueueFullError
-from p2pmsg.queue.journal.file import QueueLogConfig
 from tests.integration.aio import LOOPS, Strike, run
 from tests.integration.aio_peers import CANCELS, FAST, a_queue, eventually, work
-from tests.integration.peers import LOOPBACK, in_threads, work_until
+from tests.integration.peers import LOOPBACK
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -46,53 +43,6 @@ def test_jobs_are_done_once_each(loop, kind, tmp_path):
     run(main, loop, debug=True)
 
 
-def test_a_threaded_puller_opposite(make_puller):
-    done, stop = [], threading.Event()
-
-    async def main():
-        async with Pusher(LOOPBACK) as pusher:
-            puller = make_puller(pusher.endpoint)
-            thread = threading.Thread(
-                target=work_until, args=(stop, puller, lambda job: done.append(job.value))
-            )
-            thread.start()
-            try:
-                for number in range(3000):
-                    pusher.push(number)
-                    await pusher.drain()
-                await pusher.join(timeout=60)
-            finally:
-                stop.set()
-                await asyncio.to_thread(thread.join)
-
-    run(main)
-    assert sorted(done) == list(range(3000))
-
-
-def test_a_threaded_pusher_opposite_and_settling_in_another_thread(make_pusher):
-    pusher = make_pusher()
-
-    async def main():
-        async with Puller(pusher.endpoint, name="loop") as puller:
-            await asyncio.to_thread(in_threads, lambda: [pusher.push(n) for n in range(200)])
-            done = []
-            async for job in puller:
-                done.append(job.value)
-                if job.value % 2:
-                    await asyncio.to_thread(job.ack)
-                else:
-                    job.ack()
-                if len(done) == 200:
-                    break
-            await asyncio.to_thread(pusher.join, 60)
-            assert sorted(done) == list(range(200))
-            assert puller.connected == 1
-            assert puller.stats().acked == 200
-            assert pusher.stats().workers[0].name == "loop"
-
-    run(main)
-
-
 def test_a_block_that_raises_rejects_and_so_does_a_cancellation():
     async def main():
         async with a_queue(config=FAST) as (pusher, puller):
@@ -121,58 +71,6 @@ def test_a_block_that_raises_rejects_and_so_does_a_cancellation():
     run(main)
 
 
-def test_time_outs_take_nothing():
-    async def main():
-        async with a_queue() as (pusher, puller):
-            with pytest.raises(TimeoutError, match=r"no job came within 0\.01 s"):
-                await puller.receive(timeout=0.01)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.01):
-                    await anext(puller)
-            with pytest.raises(p2pmsg.ConfigError, match="timeout"):
-                await puller.receive(timeout=-1)
-            pusher.push("a")
-            job = await puller.receive(timeout=60)
-            with pytest.raises(TimeoutError, match=r"1 jobs were not done within 0\.01 s"):
-                await pusher.join(timeout=0.01)
-            job.ack()
-            await pusher.join(timeout=60)
-
-    run(main)
-
-
-def test_dead_letters_duplicates_and_what_comes_with_a_job():
-    async def main():
-        async with a_queue(config=FAST, deliveries_max=2) as (pusher, puller):
-            sequence = pusher.push(1, key="k", priority=3, message_id="m", headers={"h": [2]})
-            assert pusher.push(2, message_id="m") == sequence
-            assert pusher.stats().duplicates == 1
-            for count in (1, 2):
-                job = await puller.receive(timeout=60)
-                assert (job.sequence, job.key, job.priority, job.delivery_count) == (
-                    sequence, "k", 3, count,
-                )  # fmt: skip
-                assert job.headers == {"h": [2]}
-                job.reject("not today")
-            await eventually(lambda: len(pusher.dead_letters()) == 1)
-            await pusher.join(timeout=60)
-            letters = pusher.dead_letters()
-            assert (letters[0].sequence, letters[0].reason) == (sequence, "not today")
-            assert letters.retry() == 1
-            async with await puller.receive(timeout=60) as job:
-                assert job.value == 1
-            await pusher.join(timeout=60)
-            with pytest.raises(p2pmsg.MessageError):
-                pusher.push(object())
-            with pytest.raises(p2pmsg.ConfigError, match="priority"):
-                pusher.push(1, priority=10)
-
-    run(main)
-
-
-# ------------------------------------------------------------------------------------ a full queue
-
-
 def test_a_full_queue_refuses_and_drain_waits_for_space():
     async def main():
         async with a_queue(in_flight_max=3) as (pusher, puller):
@@ -188,36 +86,6 @@ def test_a_full_queue_refuses_and_drain_waits_for_space():
             await waiting
             pusher.push("fits")
             assert pusher.stats().in_flight == 3
-
-    run(main)
-
-
-def test_of_many_tasks_that_drain_each_may_push():
-    async def main():
-        async with a_queue(in_flight_max=10, prefetch=4) as (pusher, puller):
-
-            async def feed():
-                for _ in range(10):
-                    await pusher.drain()
-                    pusher.push(None)  # never refused
-
-            async def work():
-                async for job in puller:
-                    async with job:
-                        await asyncio.sleep(0)
-
-            worker = asyncio.create_task(work())
-            feeds = [asyncio.create_task(feed()) for _ in range(60)]
-            rng = Random(1)
-            for _ in range(20):  # a cancelled one hands its place on
-                await asyncio.sleep(0)
-                rng.choice(feeds[:10]).cancel()
-            ended = await asyncio.gather(*feeds, return_exceptions=True)
-            errors = {type(each) for each in ended if each is not None}
-            assert errors <= {asyncio.CancelledError}
-            assert sum(each is None for each in ended) >= 50
-            await pusher.join(timeout=60)
-        await worker
 
     run(main)
 
@@ -241,48 +109,6 @@ def test_bytes_in_flight_are_bounded_and_a_push_after_drain_always_fits():
                 pusher.push(bytes(2000))
 
     run(main)
-
-
-def test_one_job_that_a_worker_keeps_does_not_hold_up_who_waits_for_space():
-    """What may be in flight is less than the largest job, so that none of any size fits, too."""
-    config = p2pmsg.queue.PusherConfig(in_flight_bytes_max=64 * 1024)
-
-    async def main():
-        async with a_queue(config=config) as (pusher, puller):
-            pusher.push("slow")
-            async with await puller.receive(timeout=60):
-                for _ in range(2):
-                    await pusher.drain(timeout=60)
-                    pusher.push(bytes(31_000))
-                with pytest.raises(TimeoutError):
-                    await pusher.drain(timeout=0.01)
-
-    run(main)
-
-
-def test_after_a_large_job_was_refused_drain_waits_for_as_much_space():
-    config = p2pmsg.queue.PusherConfig(in_flight_bytes_max=64 * 1024)
-
-    async def main():
-        async with a_queue(config=config) as (pusher, puller):
-            for _ in range(3):
-                pusher.push(bytes(10_000))
-                with pytest.raises(SendQueueFullError):
-                    pusher.push(bytes(60_000))
-                with pytest.raises(TimeoutError):
-                    await pusher.drain(timeout=0.01)
-                async with await puller.receive(timeout=60):
-                    pass
-                await pusher.drain(timeout=60)
-                pusher.push(bytes(60_000))
-                async with await puller.receive(timeout=60):
-                    pass
-                await pusher.drain(timeout=60)
-
-    run(main)
-
-
-# -------------------------------------------------------------------------------- cancellations
 
 
 async def by_receive(puller, done):
@@ -369,26 +195,6 @@ def test_a_cancellation_at_every_step_loses_no_job_and_does_none_twice(how):
     run(main)
 
 
-@pytest.mark.rounds(500, 100_000)
-def test_random_cancellations_lose_no_job_and_do_none_twice(rounds):
-    rng = Random(20)
-
-    async def main():
-        async with a_queue("inproc://random", config=CANCELS) as (pusher, puller):
-            await eventually(lambda: puller.connected)
-            struck = Struck(pusher, puller)
-            while struck.strikes < rounds:
-                before, after = rng.choice([(0, 2), (2, 0), (1, 1), (3, 1)])
-                await struck.strike(rng.choice(WAYS), rng.randint(1, 6), before, after)
-                if struck.pushed - len(struck.done) > 100:
-                    await struck.do_rest()
-            await asyncio.sleep(0.001)
-            await struck.do_rest()
-            struck.check()
-
-    run(main)
-
-
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.rounds(200, 20_000)
 def test_workers_that_are_cancelled_at_random_share_all_jobs(loop, rounds):
@@ -417,37 +223,6 @@ def test_workers_that_are_cancelled_at_random_share_all_jobs(loop, rounds):
     run(main, loop)
 
 
-@pytest.mark.rounds(200, 5_000)
-def test_waits_of_a_pusher_may_be_cancelled_at_every_step(rounds, memory_path):
-    """What was pushed is done once, whatever becomes of those who wait for space or the disk."""
-    rng = Random(22)
-    log = QueueLogConfig(directory=memory_path, fsync="always")
-
-    async def main():
-        done = []
-        async with a_queue(log=log, config=CANCELS, in_flight_max=5) as (pusher, puller):
-            worker = asyncio.create_task(work(puller, done))
-            pushed = 0
-            for number in range(rounds):
-                wait = pusher.join() if rng.random() < 0.7 else pusher.join(timeout=1.0)
-                task = asyncio.create_task(wait)
-                with Strike(task, 1 + number % 9):
-                    await asyncio.wait([task], timeout=0.01)
-                task.cancel()
-                await asyncio.wait([task])
-                with contextlib.suppress(SendQueueFullError):
-                    pusher.push(pushed)
-                    pushed += 1
-            await pusher.join(timeout=60)
-            assert sorted(done) == list(range(pushed))
-        await worker
-
-    run(main)
-
-
-# -------------------------------------------------------------------------- closing, other loops
-
-
 def test_closing_wakes_all_who_wait():
     async def main():
         pusher = await Pusher(LOOPBACK, in_flight_max=1).open()
@@ -472,20 +247,6 @@ def test_closing_wakes_all_who_wait():
         await puller.close()
         assert pusher.stats().in_flight == 1
         assert puller.stats().pushers == 0
-
-    run(main)
-
-
-def test_a_cancelled_close_closes_all_the_same():
-    async def main():
-        pusher = Pusher(LOOPBACK)
-        pusher.push(1)
-        task = asyncio.create_task(pusher.close(timeout=60))
-        await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.wait([task])
-        with pytest.raises(ClosedError):
-            pusher.push(1)
 
     run(main)
 

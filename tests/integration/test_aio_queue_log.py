@@ -1,7 +1,6 @@
 """A pusher of asyncio and its log: restarts, slow and failing disks, kills."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -14,11 +13,11 @@ import pytest
 import p2pmsg
 from p2pmsg.aio.puller import Puller
 from p2pmsg.aio.pusher import Pusher
-from p2pmsg.errors import ClosedError, LogFailedError
+from p2pmsg.errors import ClosedError
 from p2pmsg.queue.journal.file import QueueLogConfig
 from p2pmsg.queue.journal.reading import read_log, segments
 from recovery import platform
-from tests.integration.aio import Strike, run
+from tests.integration.aio import run
 from tests.integration.aio_peers import FAST, a_queue, eventually, start_program
 from tests.integration.peers import LOOPBACK
 
@@ -77,26 +76,6 @@ def test_it_is_used_only_when_it_is_open(tmp_path):
         await closed.close()
         with pytest.raises(ClosedError):
             await closed.open()
-
-    run(main)
-
-
-@pytest.mark.rounds(8, 200)
-def test_a_cancelled_opening_lets_go_of_the_log(rounds, memory_path):
-    async def main():
-        for step in range(rounds):
-            pusher = Pusher(LOOPBACK, log=memory_path)
-            task = asyncio.create_task(pusher.open())
-            with Strike(task, 1 + step % 8):
-                await asyncio.wait([task])
-            if task.cancelled():
-                await asyncio.sleep(0.01)
-            await pusher.close()
-        async with asyncio.timeout(60):
-            while True:  # a thread that opened it may still be at it
-                with contextlib.suppress(p2pmsg.errors.LogInUseError):
-                    async with Pusher(LOOPBACK, log=memory_path):
-                        return
 
     run(main)
 
@@ -223,74 +202,6 @@ def test_with_fsync_always_drain_means_on_the_disk_and_workers_wait_for_it(
     run(main)
 
 
-def test_a_failed_fsync_is_final(monkeypatch, memory_path, caplog):
-    log = QueueLogConfig(directory=memory_path, fsync="always")
-
-    def fail(fd):
-        raise OSError(5, "Input/output error")
-
-    async def main():
-        pusher = await Pusher(LOOPBACK, log=log).open()
-        async with Puller(pusher.endpoint) as puller:
-            pusher.push("kept")
-            await pusher.drain()
-            job = await puller.receive(timeout=60)
-            assert job.value == "kept"
-            with monkeypatch.context() as patched:
-                patched.setattr(platform, "sync_data", fail)
-                pusher.push("lost")
-                with pytest.raises(LogFailedError, match="could not be forced to the disk"):
-                    await pusher.drain(timeout=60)
-            for call in (pusher.drain, pusher.join):
-                with pytest.raises(LogFailedError):
-                    await call(timeout=60)
-            with pytest.raises(LogFailedError):
-                pusher.push("no")
-            assert job.ack()
-            with pytest.raises(TimeoutError):
-                await puller.receive(timeout=0.1)
-            assert pusher.stats().done == 0  # it is not said to be done, and comes again
-        with pytest.raises(LogFailedError):
-            await pusher.close()
-        with pytest.raises(ClosedError):
-            pusher.push("no")
-
-    run(main)
-    assert "nothing is handed out until the pusher is started again" in caplog.text
-
-
-# ------------------------------------------------------------------------------------------ kills
-
-
-WORKER = """
-import asyncio, sys
-from p2pmsg.aio.puller import Puller
-async def main():
-    async with Puller(sys.argv[1]) as puller:
-        job = await puller.receive()
-        print(job.value, flush=True)
-        await asyncio.sleep(60)
-asyncio.run(main())
-"""
-
-
-@pytest.mark.long
-def test_a_killed_worker_gives_its_job_back_at_once():
-    async def main():
-        async with Pusher(LOOPBACK) as pusher:  # with the ack_timeout of 30 s
-            pusher.push("keyed", key="k")
-            worker = await start_program(WORKER, pusher.endpoint)
-            async with Puller(pusher.endpoint) as puller:
-                worker.kill()
-                async with await puller.receive(timeout=60) as job:
-                    assert (job.value, job.delivery_count) == ("keyed", 2)
-                    assert job.last_reason == "process ended"
-                await worker.wait()
-                await pusher.join(timeout=60)
-
-    run(main)
-
-
 PUSHER = """
 import asyncio, json, os, sys
 from p2pmsg.aio.puller import Puller
@@ -360,28 +271,5 @@ def test_what_push_returned_outlives_a_killed_pusher(fsync, memory_path, rounds)
             await pusher.join(timeout=60)
         assert returned.items() <= found.items()
         assert len(set(found.values())) == len(found)
-
-    run(main)
-
-
-@pytest.mark.long
-@pytest.mark.rounds(2, 60)
-def test_a_pusher_that_is_killed_while_it_empties_segments_forgets_no_job(memory_path, rounds):
-    rng = Random(6)
-
-    async def main():
-        returned, done = set(), set()
-        for begin in range(0, rounds * 1_000_000, 1_000_000):
-            seen = rng.randint(500, 3000)
-            for sequence, number in await push_until_killed(
-                memory_path, "interval", begin, seen, "work"
-            ):
-                (done if number is None else returned).add(sequence)
-            state = read_log(memory_path)
-            left = returned - done
-            assert left <= set(state.open)
-            assert len(left) > 20
-        # 500 lines are some 25 KiB, so that much was deleted.
-        assert len(segments(memory_path)) < 12 + len(read_log(memory_path).open) // 50
 
     run(main)

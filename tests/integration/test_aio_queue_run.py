@@ -8,13 +8,10 @@ import sys
 
 import pytest
 
-import p2pmsg
-from p2pmsg.queue.running import LOOK_S
 from tests.integration.aio import LOOPS, run
 from tests.integration.aio_peers import a_queue
 from tests.integration.peers import eventually
 from tests.integration.test_queue_run import FAST
-from tests.processes import is_asleep
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -40,21 +37,6 @@ def test_each_job_is_done_once_and_a_failing_one_is_tried_again(loop, tasks):
     run(main, loop, debug=True)
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_several_tasks_do_as_many_as_they_were_to_though_the_last_comes_late(loop):
-    async def main():
-        seen = []
-        async with a_queue() as (pusher, puller):
-            pusher.push(0)
-            pusher.push(1)
-            asyncio.get_running_loop().call_later(5 * LOOK_S, pusher.push, 2)
-            await puller.run(lambda job: seen.append(job.value), tasks=3, count=3)
-            assert sorted(seen) == [0, 1, 2]
-            await pusher.join(timeout=60)
-
-    run(main, loop, debug=True)
-
-
 def test_a_function_that_is_not_async_works_too_and_others_run_meanwhile():
     async def main():
         seen, turns = [], []
@@ -72,52 +54,6 @@ def test_a_function_that_is_not_async_works_too_and_others_run_meanwhile():
             counting.cancel()
             assert seen == [*range(5000)]
             assert len({*turns}) > 2
-
-    run(main)
-
-
-@pytest.mark.parametrize("is_async", [True, False])
-def test_a_callable_decides_and_what_it_leaves_is_rejected(is_async):
-    async def main():
-        asked = []
-
-        def decide(job, error):
-            asked.append((job.value, type(error)))
-            if job.value == "never":
-                job.discard("no use")
-
-        async def decide_later(job, error):
-            await asyncio.sleep(0)
-            decide(job, error)
-
-        async def work(job):
-            if job.delivery_count == 1:
-                raise OSError("away")
-
-        async with a_queue() as (pusher, puller):
-            pusher.push("never")
-            pusher.push("later")
-            await puller.run(work, on_error=decide_later if is_async else decide, count=3)
-            await pusher.join(timeout=60)
-            assert asked == [("never", OSError), ("later", OSError)]
-            assert (pusher.stats().done, pusher.stats().dead) == (1, 1)
-
-    run(main)
-
-
-@pytest.mark.parametrize("tasks", [1, 3])
-def test_stop_raises_what_the_handler_raised_and_the_job_is_rejected(tasks):
-    async def main():
-        async with a_queue() as (pusher, puller):
-            pusher.push(0)
-            with pytest.raises(ZeroDivisionError):
-                await puller.run(lambda job: 1 / job.value, on_error="stop", tasks=tasks)
-            job = await puller.receive(60)
-            assert (job.delivery_count, job.last_reason) == (
-                2,
-                "ZeroDivisionError: division by zero",
-            )
-            job.ack()
 
     run(main)
 
@@ -184,24 +120,6 @@ def test_close_waits_for_the_job_in_hand_but_not_within_it(tasks):
     run(main)
 
 
-def test_only_one_run_at_a_time_and_a_wrong_argument_is_named():
-    async def main():
-        async with a_queue() as (pusher, puller):
-            pusher.push(1)
-
-            async def work(job):
-                with pytest.raises(p2pmsg.ClosedError, match="another call of run"):
-                    await puller.run(print)
-
-            await puller.run(work, count=1)
-            for field, wrong in {"handler": 5, "on_error": "x", "tasks": 0, "count": 0}.items():
-                with pytest.raises(p2pmsg.ConfigError) as refused:
-                    await puller.run(**{"handler": print, field: wrong})
-                assert refused.value.field == field
-
-    run(main)
-
-
 WORKER = """
 import asyncio, sys
 from p2pmsg import aio
@@ -251,21 +169,3 @@ def test_a_signal_lets_the_job_in_hand_finish(make_pusher, number, tasks, loop):
             child.kill()
 
     eventually(lambda: pusher.stats().done == 1)
-
-
-@pytest.mark.long
-def test_a_second_ctrl_c_ends_it_in_the_middle_of_a_job(make_pusher):
-    pusher = make_pusher(config=FAST)
-    pusher.push(1)
-    with start(pusher, 1, program=WORKER.replace("0.3", "3600")) as child:
-        try:
-            assert child.stdout.readline() == "begun\n"
-            child.send_signal(signal.SIGINT)
-            eventually(lambda: is_asleep(child.pid))  # two at once are one to the process
-            child.send_signal(signal.SIGINT)
-            _, errors = child.communicate(timeout=60)
-        finally:
-            child.kill()
-
-    assert "KeyboardInterrupt" in errors
-    eventually(lambda: pusher.stats().failed == 1)

@@ -10,17 +10,14 @@ import time
 from functools import partial
 
 import pytest
-import zmq
 
 import p2pmsg
 from p2pmsg.queue.admin import LiveBox
-from p2pmsg.queue.frames import Report
 from p2pmsg.queue.journal.file import QueueLogConfig
 from p2pmsg.queue.journal.reading import read_log, segments
 from p2pmsg.testing.proxy import TcpProxy
-from p2pmsg.wire import Kind, control_frame
 from tests.integration.commands import eventually
-from tests.integration.inside import core_of, line_of
+from tests.integration.inside import core_of
 from tests.integration.peers import LOOPBACK, in_threads, work_until
 from tests.queues import with_limits
 
@@ -67,8 +64,6 @@ def test_jobs_that_a_puller_cannot_take_do_not_hold_up_the_others(make_pusher, m
     stats = pusher.stats()
     assert (stats.done, stats.dead, stats.taken_back) == (21, 1, 0)
     eventually(lambda: "cannot take job 1, nor can any other" in caplog.text)
-    assert "1,048,576 (message_bytes_max)" in caplog.text
-    eventually(lambda: "frame_bytes_max (65,536 bytes)" in caplog.text)
 
 
 def test_jobs_that_one_puller_cannot_take_go_to_another(make_pusher, make_puller):
@@ -263,28 +258,6 @@ def test_no_job_waits_for_a_slow_worker_while_another_is_idle(make_pusher, make_
     assert slow.stats().given_back == 15
 
 
-def test_with_defaults_a_fast_worker_has_more_and_a_slow_one_16(make_pusher, make_puller):
-    pusher = make_pusher()
-    puller = make_puller(pusher.endpoint)
-    done = 0
-
-    def allowed():
-        nonlocal done
-        for _ in range(500):
-            pusher.push(b"x")
-        for _ in range(500):
-            take(puller)
-        done += 500
-        (worker,) = pusher.stats().workers
-        return worker.allowed
-
-    eventually(lambda: allowed() > 16)
-    pusher.join(timeout=60)
-    # That was long ago as soon as nothing is done for a moment.
-    eventually(lambda: pusher.stats().workers[0].allowed == 16)
-    assert (pusher.stats().done, puller.stats().acked) == (done, done)
-
-
 def test_jobs_of_one_key_are_in_one_hand_at_a_time(make_pusher, make_puller):
     pusher = make_pusher()
     pullers = [make_puller(pusher.endpoint) for _ in range(3)]
@@ -318,26 +291,6 @@ def test_a_puller_that_closes_gives_everything_back(make_pusher, make_puller):
     puller = make_puller(pusher.endpoint)
 
     assert sorted(take(puller) for _ in range(8)) == list(range(8))
-
-
-def test_a_job_that_hangs_is_given_to_another(make_pusher, make_puller):
-    pusher = make_pusher(config=FAST, job_timeout=0.3)
-    puller = make_puller(pusher.endpoint)
-    pusher.push(1)
-    hanging = puller.receive(timeout=60)
-    again = puller.receive(timeout=60)
-
-    assert "job_timeout" in again.last_reason
-    assert hanging.state == "gone"
-    assert not hanging.ack()
-    for _ in range(20):  # where this process is held up, the job is given away before that
-        again.extend(60.0)
-        time.sleep(0.4)
-        if again.ack():
-            break
-        again = puller.receive(timeout=60)
-    assert again.state == "acked"
-    pusher.join(timeout=60)
 
 
 @pytest.mark.parametrize("key", [None, "k"])
@@ -672,28 +625,6 @@ def test_cut_connections_lose_nothing(make_pusher, opened):
         assert firsts == sorted(firsts)
 
 
-def test_garbage_and_lies_change_nothing(make_pusher, make_puller):
-    pusher = make_pusher()
-    puller = make_puller(pusher.endpoint)
-    pusher.push(1)
-    job = puller.receive(timeout=60)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
-        stranger.setsockopt(zmq.LINGER, 1000)
-        stranger.connect(pusher.endpoint)
-        claim = Report([(0, 2**62), (job.delivery, job.delivery + 1)])
-        stranger.send(control_frame(Kind.QUEUE_REPORT, 1, claim, sequence=1))
-        stranger.send(control_frame(Kind.QUEUE_REPORT, line_of(puller).id, claim, sequence=9))
-        stranger.send(control_frame(Kind.QUEUE_HELLO, 1, [1, 2]))
-        for size in range(200):
-            stranger.send(os.urandom(size))
-        stranger.send_multipart([b"a", b"b"])
-        eventually(lambda: sum(pusher.stats().frames_invalid.values()) >= 202)
-
-    assert pusher.stats().in_flight == 1
-    job.ack()
-    pusher.join(timeout=60)
-
-
 def test_a_worker_that_rejects_everything_is_stopped(make_pusher, make_puller, caplog):
     config = p2pmsg.PusherConfig(retry_delay=0.0, deliveries_max=1000)
     pusher = make_pusher(config=config)
@@ -709,20 +640,3 @@ def test_a_worker_that_rejects_everything_is_stopped(make_pusher, make_puller, c
     assert pusher.stats().breaker_trips == 1
     assert "100 jobs in a row failed" in caplog.text
     eventually(lambda: pusher.stats().breaker == "closed")
-
-
-@pytest.mark.long
-def test_a_forked_child_cannot_push_into_the_parent_s_open_batch(make_pusher):
-    pusher = make_pusher()
-    for number in range(5):  # they follow closely: a batch is open
-        pusher.push(number)
-    child = os.fork()
-    if child == 0:
-        try:
-            pusher.push("in the child")
-        except p2pmsg.ClosedError:
-            os._exit(0)
-        os._exit(1)
-
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert pusher.stats().pushed == 5

@@ -9,9 +9,7 @@ import threading
 import pytest
 
 import p2pmsg
-from p2pmsg.queue.running import LOOK_S
 from tests.integration.peers import eventually
-from tests.processes import is_asleep
 
 FAST = p2pmsg.queue.PusherConfig(retry_delay=0.001, ack_timeout=5.0)
 
@@ -55,30 +53,6 @@ def test_a_failing_job_is_tried_again_and_others_go_on(queue, caplog):
     assert caplog.records[0].exc_info[0] is ValueError
 
 
-def test_several_threads_do_as_many_as_they_were_to_though_the_last_comes_late(queue):
-    pusher, puller = queue
-    late = threading.Timer(5 * LOOK_S, pusher.push, [2])
-    seen = []
-    pusher.push(0)
-    pusher.push(1)
-    late.start()
-    puller.run(lambda job: seen.append(job.value), threads=3, count=3)
-    late.join()
-    assert sorted(seen) == [0, 1, 2]
-    pusher.join(timeout=60)
-
-
-def test_a_job_is_discarded_at_its_first_failure(queue):
-    pusher, puller = queue
-    pusher.push("poison")
-
-    puller.run(lambda job: job.value / 2, on_error="discard", count=1)
-
-    (letter,) = eventually(lambda: list(pusher.dead_letters()))
-    assert letter.value == "poison"
-    assert "TypeError" in letter.reason
-
-
 def test_a_callable_decides_and_what_it_leaves_is_rejected(queue):
     pusher, puller = queue
     pusher.push("never")
@@ -111,15 +85,6 @@ def test_stop_raises_what_the_handler_raised_and_the_job_is_rejected(queue):
     job = puller.receive(timeout=60)
     assert (job.delivery_count, job.last_reason) == (2, "ZeroDivisionError: division by zero")
     job.ack()
-
-
-def test_what_the_handler_settled_stays_so(queue):
-    pusher, puller = queue
-    pusher.push(1)
-
-    puller.run(lambda job: job.discard("by hand"), count=1)
-
-    eventually(lambda: pusher.stats().dead == 1)
 
 
 def test_several_threads_work_at_once(queue):
@@ -214,25 +179,3 @@ def test_a_signal_lets_the_job_in_hand_finish(make_pusher, number, threads):
             child.kill()
 
     eventually(lambda: pusher.stats().done == 1)
-
-
-@pytest.mark.long
-def test_a_second_ctrl_c_ends_it_in_the_middle_of_a_job(make_pusher):
-    pusher = make_pusher(config=FAST)
-    pusher.push(1)
-    program = WORKER.replace("time.sleep(0.3)", "time.sleep(60)")
-    command = [sys.executable, "-c", program, pusher.endpoint, "1"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as child:
-        try:
-            assert child.stdout.readline() == "begun\n"
-            child.send_signal(signal.SIGINT)
-            eventually(lambda: is_asleep(child.pid))  # two at once are one to the process
-            child.send_signal(signal.SIGINT)
-            _, errors = child.communicate(timeout=60)
-        finally:
-            child.kill()
-
-    assert "KeyboardInterrupt" in errors
-    eventually(lambda: pusher.stats().failed == 1)

@@ -58,36 +58,6 @@ def test_twenty_who_only_hold_do_not_keep_the_jobs(make_pusher, make_puller, mak
     assert 1 <= len(warnings) <= 20
 
 
-def test_what_an_idle_program_has_is_asked_back_and_that_is_no_offence(make_pusher, make_puller):
-    pusher = make_pusher(config=CONFIG)
-    with_limits(core_of(pusher).queue, **LIMITS)
-    idle = make_puller(pusher.endpoint)
-    wait_for_workers(pusher, 1)
-    for number in range(4):
-        pusher.push(number, key=f"k{number}")
-    eventually(lambda: idle.stats().given_back >= 4)
-    for _ in range(4):
-        with idle.receive(timeout=60) as job:
-            assert job.delivery_count == 1
-    pusher.join(timeout=60)
-    assert (pusher.stats().held_back, pusher.stats().failed) == (0, 0)
-
-
-def test_a_delay_of_centuries_is_cut(make_pusher, make_puller, caplog):
-    pusher = make_pusher(config=CONFIG)
-    with_limits(core_of(pusher).queue, **LIMITS)
-    stranger = make_puller(pusher.endpoint, name="stranger")
-    for number in range(2):
-        pusher.push(number, key="k")
-    assert stranger.receive(timeout=60).reject("later", delay=1e12)
-    for number in range(2):
-        with stranger.receive(timeout=60) as job:
-            assert job.value == number
-    pusher.join(timeout=60)
-    assert pusher.stats().delays_capped == 1
-    assert "worker 'stranger' rejects a job with a delay of 1e+09 s" in caplog.text
-
-
 def reached(pusher):
     return f"tcp://127.0.0.1:{pusher.endpoint.rpartition(':')[2]}"
 
@@ -125,11 +95,6 @@ def test_dead_letters_are_for_everybody_where_that_is_wanted(make_pusher, make_p
     assert b"secret" in run_here("dead-letters", "show", reached(pusher), "0").stdout
     assert run_here("dead-letters", "purge", reached(pusher), "--all").stdout == b"1 thrown away\n"
     assert pusher.stats().admin_refused == 0
-
-
-def test_settings_have_limits():
-    with pytest.raises(p2pmsg.ConfigError, match="admin"):
-        p2pmsg.queue.PusherConfig(admin="sometimes")
 
 
 class Hostile:

@@ -1,6 +1,5 @@
 """Requester and responder over real sockets, through forks and kills."""
 
-import asyncio
 import contextlib
 import os
 import subprocess
@@ -14,13 +13,12 @@ import pytest
 import zmq
 
 import p2pmsg
-from p2pmsg import aio
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
 from p2pmsg.testing.proxy import TcpProxy
 from p2pmsg.wire import Frame
 from tests.integration.commands import eventually
-from tests.integration.peers import DEADLINE_S, ROOT, in_threads
+from tests.integration.peers import DEADLINE_S, in_threads
 
 LOOPBACK = "tcp://127.0.0.1:0"
 
@@ -251,25 +249,6 @@ def test_bad_arguments_are_refused(make_requester, call, error, text):
         call(make_requester("tcp://127.0.0.1:1"))
 
 
-def test_what_no_frame_carries_is_refused_where_it_is_made(opened):
-    """ZeroMQ gives up a connection over which a larger frame comes, and reports nothing."""
-    handlers = {"big": bytes, "len": len}
-    with pytest.raises(p2pmsg.ConfigError, match="message_bytes_max must be at most 16777216"):
-        p2pmsg.Responder(LOOPBACK, handlers, message_bytes_max=2**24 + 1)
-    responder = opened.enter_context(p2pmsg.Responder(LOOPBACK, handlers, message_bytes_max=2**24))
-    with p2pmsg.Requester(responder.endpoint, message_bytes_max=2**24) as asks:
-        topic, most = "len", frames.VALUE_BYTES_MAX - 5  # packed, it has five bytes more
-        assert asks.request(topic, bytes(most), timeout=60) == most
-        assert len(asks.request("big", most, timeout=60)) == most
-        with pytest.raises(p2pmsg.errors.MessageTooLargeError, match="request takes 16776193"):
-            asks.request(topic, bytes(most + 1))
-        with pytest.raises(p2pmsg.errors.RemoteError, match="reply takes 16776193 bytes") as raised:
-            asks.request("big", most + 1, timeout=60)
-        assert raised.value.type_name.endswith("MessageTooLargeError")
-        assert asks.request(topic, b"abc", timeout=60) == 3
-        assert asks.reconnects == 0
-
-
 @contextlib.contextmanager
 def a_responder_of_too_large_answers():
     """Have one, of ZeroMQ alone: its first answer has more than 16 MiB, and each other one is 7."""
@@ -459,31 +438,6 @@ def test_what_is_for_the_program_ends_the_responder_and_is_said(
         responder.serve()
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_serve_raises_what_is_for_the_program_and_can_go_on(threads, make_requester):
-    def leave(value):
-        raise SystemExit(value)
-
-    def serve(responder, codes):
-        for _ in range(2):
-            try:
-                responder.serve()
-            except SystemExit as error:
-                codes.append(error.code)
-
-    codes = []
-    responder = p2pmsg.Responder(LOOPBACK, {"leave": leave}, threads=threads)
-    requester = make_requester(responder.endpoint)
-    thread = threading.Thread(target=serve, args=[responder, codes])
-    thread.start()
-    for code in (3, 4):
-        with pytest.raises(p2pmsg.errors.RemoteError, match="SystemExit"):
-            requester.request("leave", code, timeout=60)
-    thread.join(60)
-    responder.close()
-    assert codes == [3, 4]
-
-
 @dataclass
 class Order:
     symbol: str
@@ -514,100 +468,8 @@ def test_a_typed_responder_answers_what_does_not_fit_with_its_path(
     assert requester.request("total", ORDER, timeout=60) == 3.5
 
 
-def test_a_typed_responder_of_a_loop(make_requester):
-    async def total_later(order):
-        await asyncio.sleep(0)
-        return total(order)
-
-    async def main(handler):
-        async with aio.Responder(LOOPBACK, {"total": handler}, type=Order) as responder:
-            async with aio.Requester(responder.endpoint) as requester:
-                assert await requester.request("total", ORDER, timeout=60) == 3.5
-                with pytest.raises(p2pmsg.errors.RemoteError, match=WHERE):
-                    await requester.request("total", BAD_ORDER, timeout=60)
-                assert responder.invalid_values == 1
-
-    for handler in (total, total_later):
-        asyncio.run(main(handler))
-
-
 def test_types_that_are_none_are_refused():
     with pytest.raises(p2pmsg.ConfigError, match="type"):
         p2pmsg.Responder(LOOPBACK, type=object())
     with pytest.raises(p2pmsg.ConfigError, match="types"):
         p2pmsg.Responder(LOOPBACK, type=Order, types={"a": Order})
-
-
-CLOSE = """
-import queue, signal, sys, threading, time
-import p2pmsg
-asked, go, said = queue.Queue(), threading.Event(), []
-def answer(value):
-    asked.put(value)
-    go.wait()
-places = []
-for _ in range(2):
-    responder = p2pmsg.Responder("tcp://127.0.0.1:0", {"t": answer}, threads=8)
-    responder.start()
-    places.append(responder.endpoint)
-def report(ask, *arguments, **options):
-    try:
-        said.append(repr(ask("t", *arguments, **options)))
-    except Exception as error:
-        said.append(f"{type(error).__name__}: {error}")
-"""
-IN_THREADS = """
-requesters = [p2pmsg.Requester(places[0]), p2pmsg.Requester(places)]
-def wait(requester, all_of_them):
-    if all_of_them:
-        report(requester.request_all, deadline=600)
-    else:
-        report(requester.request, timeout=600)
-threads = [
-    threading.Thread(target=wait, args=[requester, at % 2])
-    for requester in requesters for at in range(4)
-]
-for thread in threads:
-    thread.start()
-for _ in range(4 + 2 + 2 * 2):  # one each, and two where all of two are asked
-    asked.get()
-for requester in requesters:
-    requester.close()
-for thread in threads:
-    thread.join()
-go.set()
-print(len(said), *sorted(set(said)), sep="\\n")
-"""
-IN_A_HANDLER = """
-requester = p2pmsg.Requester(places[0])
-signal.signal(signal.SIGUSR1, lambda *_: requester.close())
-def interrupt():
-    asked.get()
-    signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
-interrupting = threading.Thread(target=interrupt)
-interrupting.start()
-report(requester.request, timeout=600)
-report(requester.request, timeout=600)
-interrupting.join()
-go.set()
-print(len(requester._threads), *said, sep="\\n")
-"""
-CLOSED = "ClosedError: the requester cannot be used: it is closed"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("program", "output"),
-    [
-        (IN_THREADS, f"8\n{CLOSED}\n"),
-        (IN_A_HANDLER, f"0\n{CLOSED}\n{CLOSED}\n"),
-    ],
-    ids=["threads", "handler"],
-)
-def test_close_ends_requests_that_wait(program, output):
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", CLOSE + program],
-        capture_output=True, text=True, timeout=60, check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, output), done.stderr

@@ -52,8 +52,6 @@ _GAVE_ALL_NS = 20_000_000
 its jobs when it was asked. Not for ever: it may be free again, and the queue cannot see that."""
 _LATE_AT_ONCE = 256
 """Of a range of deliveries that a worker has no more, so many are looked up."""
-_HOLDS_MAX = 4
-"""Times `hold_timeout` that jobs with keys stay with a worker that settles nothing, at most."""
 
 
 class JobQueue:
@@ -178,7 +176,6 @@ class JobQueue:
         job.last_ns = self.store.wall_ns(now_ns)
         job.first_ns = job.first_ns or job.last_ns
         worker.assigned.add(DeliveryBatch(delivery, None, [job], now_ns, job.last_ns))
-        worker.most = max(worker.most, worker.assigned.count)
         return True
 
     def heard(self, worker: Worker, *, now_ns: int) -> None:
@@ -299,18 +296,6 @@ class JobQueue:
 
     def recalls(self, *, now_ns: int) -> list[tuple[Worker, int]]:
         """Return the workers to ask for jobs that they have not begun, each with how many."""
-        asked = [
-            (worker, count)
-            for worker in self.workers.values()
-            if worker.assigned.count > worker.prefetch
-            and (count := worker.excess(now_ns=now_ns))
-            and _may_be_asked(worker)
-        ]
-        for worker, _ in asked:
-            worker.recalling = True
-        return asked + self._recalls_for_idle(now_ns)
-
-    def _recalls_for_idle(self, now_ns: int) -> list[tuple[Worker, int]]:
         if self.store.ready or self.breaker.state is not BreakerState.CLOSED:
             return []
         idle = sum(
@@ -511,8 +496,6 @@ class JobQueue:
                 times.append(recall_ns)
             if worker.distrusted_ns > now_ns:
                 times.append(worker.distrusted_ns)
-            if worker.excess_due_ns > now_ns:
-                times.append(worker.excess_due_ns)
         return min(times) if times else None
 
     @property
@@ -580,7 +563,6 @@ class JobQueue:
         if not worker.assigned.count:
             worker.settled(now_ns)
         worker.assigned.add(batch)
-        worker.most = max(worker.most, worker.assigned.count)
         worker.recall_is_vain = False
         for breaker in (self.breaker, worker.breaker):
             if breaker.state is not BreakerState.CLOSED:
@@ -688,38 +670,25 @@ class JobQueue:
         self._settled(worker)
 
     def _hold_due_ns(self, worker: Worker) -> int:
-        """Return when something is to be done about a worker that settles nothing."""
+        """Return when something is to be done about a worker that answers for nothing."""
         if not self.hold_ns:
             return _NEVER_NS
         ask_ns = max(worker.progress_ns + self.hold_ns, worker.extended_ns)
-        if worker.recalled_ns is None:
-            return ask_ns
-        take_ns = ask_ns + self._ack_timeout_ns
-        if not worker.is_overdue:
-            return take_ns
         # An honest worker has begun none since it was asked, and rejects what it had begun by then.
-        safe_ns = worker.recalled_ns + self.hold_ns
-        return max(take_ns, min(safe_ns, ask_ns + _HOLDS_MAX * self.hold_ns))
+        return ask_ns if worker.recalled_ns is None else ask_ns + self.hold_ns
 
     def _act_on_holder(self, worker: Worker, now_ns: int) -> bool:
-        """Do the next of three steps with a worker that settles nothing; whether it lost jobs.
+        """Ask a worker that answers for nothing for its jobs, and later take them; whether it did.
 
-        It is asked to give back what it has not begun; then it loses what has no key; and last what
-        has one, since no two workers may have jobs of one key.
+        Those with keys, too: an honest one cannot be at work on them any more by then.
         """
         if worker.recalled_ns is None:
             worker.recalled_ns = now_ns
             if now_ns < self._hold_due_ns(worker):
                 return False
-        recalled_ns = now_ns if self._is_beyond_patience(worker, now_ns) else worker.recalled_ns
-        taken = [
-            batch
-            for batch in worker.assigned.batches()
-            if (batch.sent_ns <= recalled_ns if worker.is_overdue else not _has_key(batch))
-        ]
         held_s = (now_ns - worker.progress_ns) / 1e9
         reason = f"held for {held_s:.6g} s without an answer"
-        jobs = self._settle_all(worker, taken)
+        jobs = self._settle_all(worker, worker.assigned.batches())
         for job in jobs:  # they did not fail
             self._late[worker.id, job.delivery] = job
             self.store.put_back_held(job, worker.name, reason, now_ns=now_ns)
@@ -727,23 +696,14 @@ class JobQueue:
         self.breaker.untried()
         worker.breaker.untried()
         self._settled(worker)
-        if worker.is_overdue or not worker.assigned.count:
-            worker.settled(now_ns)
-        else:
-            worker.is_overdue = True
-        if jobs:
-            worker.held(len(jobs), pause_ns=self.hold_ns, now_ns=now_ns)
-            self._warn(
-                worker,
-                f"held {len(jobs)} jobs for {held_s:.6g} s and settled none; they go to others, "
-                "and it gets fewer",
-            )
-        return bool(jobs)
-
-    def _is_beyond_patience(self, worker: Worker, now_ns: int) -> bool:
-        """Whether it was asked again and again, over connections that broke, and never answered."""
-        latest_ns = max(worker.progress_ns + self.hold_ns, worker.extended_ns)
-        return now_ns >= latest_ns + _HOLDS_MAX * self.hold_ns
+        worker.settled(now_ns)
+        worker.held(len(jobs), pause_ns=self.hold_ns, now_ns=now_ns)
+        self._warn(
+            worker,
+            f"held {len(jobs)} jobs for {held_s:.6g} s and settled none; they go to others, and it "
+            "gets fewer",
+        )
+        return True
 
     def _warn(self, worker: Worker, text: str) -> None:
         """Report something about a worker to the program, once for each kind of thing."""

@@ -115,7 +115,6 @@ class Worker:
         breaker: whether it fails at everything.
         acked, failed: how many jobs it did, and did not (rejected or discarded).
         allowance: how many jobs it may have in flight by what it has done; see `unproven_max`.
-        most: how many jobs it has had in flight at most.
         held_back: how many jobs it held for too long.
         rank: the lower, the sooner it gets a job: among equals those that have done one come first,
             and those that held jobs for too long, and did none since, last.
@@ -125,7 +124,6 @@ class Worker:
         extended_ns: until when it asked to be left alone.
         recalled_ns: when it was asked to give all back that it has not begun, since it settles
             nothing; None where it was not.
-        is_overdue: whether its jobs without keys were taken back since then.
         paused_ns: until when it gets nothing more, since it held jobs for too long.
         warned: the kinds of warnings about it that were logged.
         frame_bytes_max: the largest frame that it takes.
@@ -145,13 +143,12 @@ class Worker:
         self.reserved = self.alone = False
         self.recalling = self.recall_is_vain = False
         self.breaker = Breaker(limits.worker_failures_max, limits.pause, limits.pause_max)
-        self.acked = self.failed = self.held_back = self.most = 0
+        self.acked = self.failed = self.held_back = 0
         self.rank = _UNPROVEN_RANK
         self._unproven = self.allowance = limits.unproven_max
         self.progress_ns = now_ns
         self.extended_ns = self.paused_ns = self.distrusted_ns = self._unconfirmed_ns = 0
         self.recalled_ns: int | None = None
-        self.is_overdue = False
         self.warned: set[str] = set()
         self.frame_bytes_max = 0
         self.frame_jobs_max = BATCH_JOBS_MAX
@@ -168,22 +165,6 @@ class Worker:
             return self.prefetch
         pace = self._pace.within_span(now_ns=now_ns)
         return max(self.prefetch, min(self.prefetch_ceiling, pace))
-
-    def excess(self, *, now_ns: int) -> int:
-        """Return how many of its jobs it is too slow for; a few are none."""
-        count = self.assigned.count
-        if count <= self.prefetch or now_ns < self.excess_due_ns:
-            return 0
-        limit = self.limit(now_ns=now_ns)
-        return count - limit if count > 2 * limit else 0
-
-    @property
-    def excess_due_ns(self) -> int:
-        """Return when it may have more than it is fast enough for: what it was given ages."""
-        oldest = self.assigned.oldest()
-        if oldest is None or self.assigned.count <= self.prefetch:
-            return 2**63
-        return oldest.sent_ns + self._pace.span_ns * 5
 
     def credit(self, *, now_ns: int) -> int:
         """Return how many jobs more it may have."""
@@ -215,7 +196,6 @@ class Worker:
         self.progress_ns = now_ns
         self.extended_ns = 0
         self.recalled_ns = None
-        self.is_overdue = False
 
     def succeeded(self, count: int, *, now_ns: int) -> None:
         """Note that it did jobs."""

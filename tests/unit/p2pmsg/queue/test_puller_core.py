@@ -4,10 +4,9 @@ import pytest
 
 from p2pmsg.queue import frames
 from p2pmsg.queue.frames import Hello
-from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.puller_core import Process, PullerCore
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.rules import DeadJob, JobRun, QueuedJob
+from p2pmsg.queue.rules import JobRun, QueuedJob
 from p2pmsg.wire import Frame, Kind, control_frame
 from tests.queues import job_queue
 
@@ -95,77 +94,6 @@ def test_what_was_acknowledged_is_reported_even_if_the_pusher_asks_again_who_thi
     assert pusher.queue.store.done == 1
 
 
-@pytest.mark.parametrize("connection", [b"a", b"b"], ids=["the same", "a new one"])
-def test_a_worker_that_leaves_while_it_is_asked_who_it_is_is_gone(connection):
-    pusher = make_pusher()
-    line = joined(pusher)
-    pusher.queue.store.push_run(JobRun(0, b"\xc0", [1], 0))
-    pusher.handle_timer(now_ns=0)
-    if connection != b"a":
-        pusher.unreachable(b"a", now_ns=0)
-    pusher.receive(connection, EMPTY_HELLO, now_ns=0)
-    down(pusher, line)
-    assert not line.joined
-    line.leave(now_ns=0)
-    up(line, pusher, connection)
-
-    assert not pusher.queue.workers
-    assert pusher.queue.store.priorities.count == 1
-    assert pusher.queue.taken_back == 0
-
-
-def test_who_is_asked_again_says_so_once_and_does_not_say_hello_as_well():
-    """A hello without a token after the hello would be asked about again, and so on without an
-    end."""
-    pusher = make_pusher()
-    line = joined(pusher)
-    pusher.receive(b"a", EMPTY_HELLO, now_ns=0)
-    for turn in range(3):
-        down(pusher, line)
-        line.handle_timer(now_ns=0)
-        up(line, pusher)
-        assert pusher.queue.workers[1].cut_ns is None, turn
-    down(pusher, line)
-    assert line.joined
-
-
-def test_who_hears_nothing_more_says_hello_again_after_a_beat():
-    pusher = make_pusher()
-    line = joined(pusher)
-    pusher.receive(b"a", EMPTY_HELLO, now_ns=0)
-    line.receive(pusher.outbox.popleft()[1], now_ns=0)
-    line.outbox.clear()  # the connection took it along
-    line.handle_timer(now_ns=99 * MS)
-    assert not line.outbox
-    line.handle_timer(now_ns=100 * MS)
-    assert len(line.outbox) == 1
-
-
-def test_who_waits_for_its_welcome_says_the_same_again_and_loses_nothing():
-    """A busy process reads its WELCOME, and the jobs after it, late."""
-    pusher = make_pusher()
-    line = new_puller(pusher)
-    line.handle_timer(now_ns=200 * MS)
-    first, again = tokens_sent(line)
-    assert first == again != 0
-    up(line, pusher)
-    assert pusher.queue.workers[1].cut_ns is None
-    down(pusher, line)
-    assert line.joined
-    line.handle_timer(now_ns=400 * MS)
-    assert tokens_sent(line) == []
-
-
-def test_who_waits_for_seconds_is_to_be_asked_again():
-    line = new_puller(make_pusher())
-    line.outbox.clear()
-    for now_ms in range(100, 5100, 100):
-        line.handle_timer(now_ns=now_ms * MS)
-    *before, last = tokens_sent(line)
-    assert 0 not in before
-    assert last == 0
-
-
 def test_an_answer_to_another_start_of_the_pusher_is_none():
     line = new_puller(make_pusher())
     pusher = make_pusher(incarnation=2**60)
@@ -187,19 +115,6 @@ def test_a_frame_that_is_sent_twice_is_taken_once():
     assert [job.sequence for job in line.ready] == [0, 1]
     assert line.received == 2
     assert line.invalid == {"delivery": 1}
-
-
-def test_message_ids_and_dead_letters_are_taken_over_by_their_age():
-    """In a log, copies come late; what is forgotten first must be the oldest all the same."""
-    state = JournalState()
-    state.seen = {"young": (2, 90 * MS), "old": (1, 10 * MS)}
-    state.dead = {n: DeadJob(QueuedJob(n, b"", 1), "discarded", at) for n, at in ((0, 9), (1, 3))}
-    pusher = make_pusher()
-    pusher.restore(state, now_ns=100 * MS)
-    store = pusher.queue.store
-
-    assert [name for name, _, _ in store.dedup.items()] == ["old", "young"]
-    assert [dead.job.sequence for dead in store.dead.list()] == [1, 0]
 
 
 def test_a_lease_ends_also_while_the_pusher_asks_who_this_is():
@@ -304,36 +219,6 @@ def test_jobs_that_come_after_the_lease_and_are_not_confirmed_are_dropped():
     assert (line.joined, line.dropped, len(line.unconfirmed)) == (False, 2, 0)
 
 
-def test_jobs_that_come_after_the_lease_are_given_back_and_taken_away_like_others():
-    pusher = make_pusher()
-    line = joined(pusher)
-    now_ns = late_frame(pusher, line)
-    recall = control_frame(Kind.QUEUE_RECALL, 7, frames.Recall(1))
-    line.receive(recall, now_ns=now_ns)
-    assert (line.given_back, len(line.unconfirmed)) == (1, 1)
-    line.abandon()
-    assert not line.unconfirmed
-
-
-def test_an_extension_is_reported_to_the_pusher():
-    pusher = make_pusher()
-    pusher.queue.hold_ns = 1000 * MS
-    pusher.queue.store.push_run(JobRun(0, b"\xc0", [1], 0))
-    line = joined(pusher)
-    pusher.handle_timer(now_ns=0)
-    down(pusher, line)
-    job = line.take(now_ns=0)
-    assert line.extend(job, 5.0)
-    assert line.unsent
-    line.flush(now_ns=0)
-    up(line, pusher)
-    pusher.handle_timer(now_ns=0)
-    down(pusher, line)
-
-    assert pusher.queue.workers[1].extended_ns == 5000 * MS
-    assert not line.unsent
-
-
 @pytest.mark.parametrize("extend_ms", [float("nan"), -1.0, float("inf"), 1e300])
 def test_what_is_no_time_is_counted(extend_ms):
     pusher = make_pusher()
@@ -381,36 +266,13 @@ def test_a_worker_that_settles_nothing_is_asked_for_its_jobs_and_then_loses_them
 def limited(most: int, limit: int) -> tuple[PusherCore, PullerCore]:
     """A pusher of jobs of `most` bytes, and a worker that takes frames of `limit`."""
     queue = job_queue(deliveries_max=1, first_delivery=1)
-    pusher = PusherCore(queue, name="jobs", session=7, incarnation=1, message_bytes_max=most)
+    pusher = PusherCore(queue, name="jobs", session=7, incarnation=1)
     line = PullerCore(1, "worker", 4, Process(), frame_bytes_max=limit, now_ns=0)
     line.handle_timer(now_ns=0)
     for _ in range(2):
         up(line, pusher)
         down(pusher, line)
     return pusher, line
-
-
-def test_both_ends_say_which_jobs_are_too_large_for_a_worker():
-    pusher, line = limited(2**20, 2**17)
-    assert pusher.queue.workers[1].frame_bytes_max == 2**17
-    ((name, text),) = pusher.queue.warnings
-    assert name == "worker"
-    for said in (text, line.warning):
-        assert "frame_bytes_max" in said
-        assert "message_bytes_max" in said
-        assert "131,072 bytes" in said
-        assert "1,048,576" in said
-    line.warning = ""
-    pusher.queue.cut(1, now_ns=0)
-    pusher.unreachable(b"a", now_ns=0)  # over the next connection nothing is repeated
-    line.handle_timer(now_ns=2**40)
-    up(line, pusher, b"b")
-    assert (len(pusher.queue.warnings), line.warning) == (1, "")
-
-
-def test_nothing_is_said_where_all_jobs_fit():
-    pusher, line = limited(2**16, 2**17)
-    assert (line.joined, line.warning, list(pusher.queue.warnings)) == (True, "", [])
 
 
 def test_what_a_worker_does_not_take_is_not_sent_to_it():
@@ -456,7 +318,7 @@ def test_jobs_that_did_not_arrive_are_unconfirmed_where_the_connection_ended(oth
 )
 def test_a_pusher_may_say_long_times_and_no_others(field, logged_ms, is_time):
     times = {"ack_timeout_ms": 1000.0, "job_timeout_ms": 1000.0, field: logged_ms}
-    limits = {"message_bytes_max": 2**20, "deliveries_max": 5}
+    limits = {"deliveries_max": 5}
     welcome = frames.QueueWelcome("jobs", 1, 0, gone=[], **times, **limits)
     line = PullerCore(1, "worker", 4, Process(), now_ns=0)
     line.receive(control_frame(Kind.QUEUE_WELCOME, 7, welcome), now_ns=0)

@@ -1,9 +1,5 @@
 """The cache of replies and requests at work: when nobody waits for them any more."""
 
-import asyncio
-
-import p2pmsg
-from p2pmsg import aio
 from p2pmsg.requests.frames import wait_ms_of
 from p2pmsg.requests.responder_base import NEVER_NS, ReplyCache
 
@@ -64,36 +60,6 @@ def test_a_reply_is_pending_over_the_connection_that_it_was_sent_over():
     assert not cache.is_pending(OTHER, here, now_ns=0)
 
 
-def test_who_names_its_connections_itself_may_give_the_next_one_the_same_name():
-    cache = make()
-    cache.keep(ONE, b"reply", now_ns=0)
-    cache.on_sent(ONE, b"mine", now_ns=0)
-    assert not cache.is_pending(ONE, b"mine", now_ns=0)
-
-
-def test_it_is_not_remembered_for_longer_than_the_reply():
-    cache = make()
-    cache.on_sent(ONE, b"\0her", now_ns=0)
-    assert not cache.is_pending(ONE, b"\0her", now_ns=0)
-    for number in range(20):
-        cache.keep((1, number, "", ""), b"reply", now_ns=0)
-        cache.on_sent((1, number, "", ""), b"\0her", now_ns=0)
-    sent = [cache.is_pending((1, n, "", ""), b"\0her", now_ns=0) for n in range(20)]
-    assert sent == [False] * 10 + [True] * 10
-
-
 def test_a_request_never_says_0_which_is_no_limit_and_never_less_than_it_waits():
     assert [wait_ms_of(s) for s in (-1, 0, 1e-9, 0.0019, 5)] == [1, 1, 1, 2, 5001]
     assert wait_ms_of(1e9) == 2**32 - 1
-
-
-def test_answers_may_be_kept_for_as_long_as_one_likes():
-    p2pmsg.Responder("tcp://127.0.0.1:0", cache_age=1e9).close()
-
-
-def test_so_may_those_of_asyncio():
-    async def main():
-        async with aio.Responder("tcp://127.0.0.1:0", cache_age=1e9):
-            pass
-
-    asyncio.run(main())

@@ -1,6 +1,5 @@
 """Connections of which each thread has its own."""
 
-import os
 import threading
 
 import pytest
@@ -128,44 +127,9 @@ def test_those_of_a_thread_in_a_call_are_closed_when_it_has_left_it(timeout):
     asking.join()
 
 
-def test_a_signal_handler_that_closes_does_not_wait_for_the_call_that_it_interrupted():
-    threads, made = ThreadClients(), Made()
-
-    def ask(clients):
-        threads.call(
-            made, lambda _: threads.close(60.0)
-        )  # as a handler would, in a call of its own
-        return [client.closed_by for client in clients]
-
-    assert threads.call(made, ask) == [None, None]
-    assert [client.closed_by for client in made.clients] == [threading.get_ident()] * 2
-
-
 def test_a_call_that_comes_after_close_leaves_nothing_open():
     threads, made = ThreadClients(), Made()
     threads.close(60.0)
     own(threads, made)
     assert all(client.closed_by for client in made.clients)
     assert own(threads, made) == []
-
-
-def test_what_cannot_all_be_connected_is_closed():
-    threads, made = ThreadClients(), [Client(), Client(fails=True)]
-    with pytest.raises(OSError, match="no descriptor"):
-        own(threads, lambda: made)
-    assert all(client.closed_by for client in made)
-    assert len(threads) == 0
-
-
-@pytest.mark.long
-def test_a_forked_child_closes_none_of_its_parents():
-    threads, made = ThreadClients(), Made()
-    thread, ending = hold(threads, made)
-    child = os.fork()  # the child has no such thread, and lets go of what that held
-    if not child:
-        os._exit(int(any(client.closed_by for client in made.clients)))
-    _, status = os.waitpid(child, 0)
-    ending.set()
-    thread.join()
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert all(client.closed_by for client in made.clients)

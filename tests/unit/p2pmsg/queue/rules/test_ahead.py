@@ -3,7 +3,6 @@
 import pytest
 
 from p2pmsg.queue.rules import JobRun
-from p2pmsg.queue.rules.config import AHEAD_BYTES
 from p2pmsg.queue.rules.pace import Pace
 from tests.queues import job_queue
 
@@ -85,55 +84,6 @@ def test_one_that_was_idle_or_is_slow_at_once_counts_as_slow():
     assert working.limit(worker) == 16
 
 
-def test_what_a_worker_is_too_slow_for_is_asked_back():
-    working = Working(8192)
-    (worker,) = working.workers
-    working.work(worker, 10_000, working.now + 100 * MS)
-    working.do(worker, worker.assigned.count)
-    working.push(3000)
-    working.hand_out()
-    has = worker.assigned.count
-    assert working.queue.recalls(now_ns=working.now + 99 * MS) == []
-    working.now += 101 * MS
-
-    assert working.queue.recalls(now_ns=working.now) == [(worker, has - 16)]
-    assert working.queue.recalls(now_ns=working.now) == []  # it was asked
-    ranges = worker.assigned.open_ranges()
-    working.queue.release(worker, [(ranges[-1][1] - 1500, ranges[-1][1])], now_ns=working.now,
-                          answer=True)  # fmt: skip
-    assert working.queue.store.ready >= 1500
-    assert worker.credit(now_ns=working.now) < 0  # so that it gets none of them again
-
-
-def test_one_that_has_no_more_than_its_prefetch_is_asked_for_nothing():
-    working = Working(8192)
-    (worker,) = working.workers
-    working.push(16)
-    working.hand_out()
-    assert worker.assigned.count == 16
-
-    working.now += 10 * SECOND
-    assert working.queue.recalls(now_ns=working.now) == []
-    due_ns = working.queue.next_deadline_ns(now_ns=working.now)
-    assert due_ns > working.now  # nothing turns in circles
-
-
-def test_bytes_bound_what_goes_ahead():
-    working = Working(8192)
-    (worker,) = working.workers
-    working.work(worker, 10_000, working.now + 100 * MS)
-    left = worker.assigned.count
-    working.do(worker, left)
-
-    for _ in range(20):
-        working.push(10, size=160_000)
-    working.hand_out()
-
-    assert AHEAD_BYTES <= worker.assigned.bytes <= AHEAD_BYTES + 10 * 160_000
-    working.do(worker, worker.assigned.count)
-    assert worker.assigned.bytes == 0
-
-
 def test_a_pace_is_measured_over_half_the_time_at_least():
     pace = Pace(20 * MS)
     pace.add(1, now_ns=SECOND)
@@ -145,12 +95,3 @@ def test_a_pace_is_measured_over_half_the_time_at_least():
     assert pace.within_span(now_ns=SECOND + 10 * MS) == 2000
     assert pace.within_span(now_ns=SECOND + 110 * MS - 1) == 2000
     assert pace.within_span(now_ns=SECOND + 110 * MS) == 0
-
-
-def test_without_a_time_nothing_goes_ahead():
-    working = Working(8192, ahead=0.0)
-    (worker,) = working.workers
-
-    working.work(worker, 10_000, working.now + 100 * MS)
-
-    assert working.limit(worker) == 16

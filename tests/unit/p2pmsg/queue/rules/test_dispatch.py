@@ -9,7 +9,7 @@ from p2pmsg.queue.rules import (
     JobRun,
     QueuedJob,
 )
-from p2pmsg.queue.rules.store import DeadJobs, DedupWindow, Given
+from p2pmsg.queue.rules.store import DedupWindow
 from tests.queues import job_queue
 
 MS = 1_000_000
@@ -48,29 +48,6 @@ def all_taken(machine, now_ns=0):
     return [payload for _, payloads in taken(machine, now_ns) for payload in payloads]
 
 
-def test_a_worker_gets_what_it_may_have_and_no_more():
-    machine = queue()
-    worker = machine.join(1, "w", 3, now_ns=0)
-    machine.store.push_run(run(5))
-
-    assert all_taken(machine) == [b"00", b"01", b"02"]
-    machine.ack(worker, 0, 2, now_ns=1)
-    assert all_taken(machine) == [b"03", b"04"]
-    machine.ack(worker, 2, 5, now_ns=1)
-    assert (machine.store.in_flight, machine.store.bytes, machine.store.done) == (0, 0, 5)
-
-
-def test_jobs_are_shared_among_workers():
-    machine = queue()
-    for number in range(4):
-        machine.join(number, "w", 16, now_ns=0)
-    machine.store.push_run(run(16))
-
-    shares = [len(payloads) for _, payloads in taken(machine)]
-    assert sum(shares) == 16
-    assert max(shares) <= 4
-
-
 def with_a_busy_and_an_idle_worker():
     """A queue, and the worker 1, which has nine jobs; 2 has none."""
     machine = queue(recall_wait=0.002)
@@ -93,22 +70,6 @@ def test_an_idle_worker_has_jobs_asked_back_for_it():
     assert machine.refused == 1
 
 
-def test_an_answer_about_jobs_taken_back_already_does_not_end_the_recalls():
-    """The connection broke while it was under way: the hello after it said what is held."""
-    machine, busy = with_a_busy_and_an_idle_worker()
-    assert machine.recalls(now_ns=2 * MS) == [(busy, 4)]
-    machine.cut(1, now_ns=2 * MS)
-    machine.join(1, "busy", 16, now_ns=3 * MS)
-    machine.reconcile(busy, [(0, 5)], now_ns=3 * MS)
-    assert {worker for worker, _ in taken(machine, 3 * MS)} == {2}
-    machine.ack(machine.workers[2], 9, 13, now_ns=4 * MS)
-
-    machine.release(busy, [(5, 9)], now_ns=4 * MS, answer=True)
-    assert machine.recalls(now_ns=5 * MS) == [(busy, 2)]
-    machine.release(busy, [], now_ns=5 * MS, answer=True)
-    assert machine.recalls(now_ns=6 * MS) == []  # it has none to give
-
-
 @pytest.mark.parametrize("how", ["reject", "lose"])
 def test_the_next_of_a_key_waits_for_what_becomes_of_the_first(how):
     machine = queue()
@@ -127,19 +88,6 @@ def test_the_next_of_a_key_waits_for_what_becomes_of_the_first(how):
     holder = next(w for w in machine.workers.values() if w.assigned.count)
     machine.ack(holder, 1, 2, now_ns=10 * MS)
     assert all_taken(machine, 10 * MS) == [b"01"]
-
-
-def test_priority_goes_first_and_keys_keep_their_order():
-    machine = queue()
-    machine.store.push(job(0, key="k"), now_ns=0)
-    machine.store.push(job(1), now_ns=0)
-    machine.store.push(job(2, key="k", priority=9), now_ns=0)
-    machine.store.push(job(3, priority=5), now_ns=0)
-    worker = machine.join(1, "w", 16, now_ns=0)
-
-    assert all_taken(machine) == [b"03", b"00", b"01"]
-    machine.ack(worker, 1, 2, now_ns=0)
-    assert all_taken(machine) == [b"02"]
 
 
 def test_an_answer_to_an_earlier_delivery_is_refused():
@@ -200,19 +148,6 @@ def test_a_broken_connection_has_a_grace_and_keyed_jobs_longer():
     assert all_taken(machine, 1000 * MS) == [b"01"]
 
 
-def test_silence_alone_takes_nothing_from_a_worker():
-    """The transport ends the connection of one that does not even answer pings."""
-    machine = queue(ack_timeout=1.0, grace=0.2)
-    machine.join(1, "w", 16, now_ns=0)
-    machine.store.push(job(0, key="k"), now_ns=0)
-    assert all_taken(machine) == [b"00"]
-    assert machine.handle_timer(now_ns=HOUR) == []
-    assert machine.next_deadline_ns(now_ns=HOUR) > HOUR
-    machine.cut(1, now_ns=HOUR)
-    machine.handle_timer(now_ns=HOUR)
-    assert not machine.workers
-
-
 def lost_and_done(**settings):
     """Return a queue, and an answer to job 0, of key `k`, by a worker that it was taken from."""
     machine = queue(ack_timeout=1.0, **settings)
@@ -239,21 +174,6 @@ def test_the_first_completion_counts_also_where_it_is_late():
     assert all_taken(machine, HOUR) == [b"01"]
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_what_was_done_late_is_done_whatever_another_worker_makes_of_it(count):
-    """Until that one has answered, no other job of the key goes out."""
-    machine, answer = lost_and_done(deliveries_max=2)
-    other = machine.join(2, "w", 16, now_ns=1)
-    assert all_taken(machine) == [b"00"]
-    for _ in range(count):
-        answer()
-    assert (machine.store.done, machine.store.in_flight) == (1, 1)
-    assert all_taken(machine, HOUR) == []
-    machine.reject(other, 1, "no", None, now_ns=1)
-    assert (machine.store.done, len(machine.store.dead)) == (1, 0)
-    assert all_taken(machine, HOUR) == [b"01"]
-
-
 @pytest.mark.parametrize("is_free", [True, False])
 def test_what_was_done_late_is_no_dead_letter(is_free):
     machine, answer = lost_and_done(deliveries_max=1)
@@ -267,27 +187,6 @@ def test_what_was_done_late_is_no_dead_letter(is_free):
     if not is_free:
         machine.ack(other, 1, 2, now_ns=1)
     assert (machine.store.done, machine.store.in_flight, machine.store.bytes) == (2, 0, 0)
-
-
-def test_what_took_too_long_counts_when_it_is_done():
-    machine = queue()
-    worker = machine.join(1, "w", 16, now_ns=0)
-    machine.store.push_run(run(1))
-    assert all_taken(machine) == [b"00"]
-    machine.reject(worker, 0, "job_timeout: ", HOUR, timed_out=True, now_ns=0)
-    machine.ack(worker, 0, 1, now_ns=1)
-    assert (machine.store.done, machine.store.delayed, machine.store.in_flight) == (1, 0, 0)
-
-
-def test_what_was_lost_with_others_counts_when_it_is_done():
-    machine = queue()
-    machine.join(1, "w", 16, now_ns=0)
-    machine.store.push_run(run(2))
-    assert all_taken(machine) == [b"00", b"01"]
-    machine.lose(1, "connection broken", now_ns=0)
-    assert machine.store.quarantined == 2
-    machine.ack(machine.join(1, "w", 16, now_ns=1), 0, 2**62, now_ns=1)
-    assert (machine.store.done, machine.store.quarantined, machine.store.in_flight) == (2, 0, 0)
 
 
 def restored(*jobs, **settings):
@@ -310,25 +209,6 @@ def test_a_job_with_a_key_is_claimed_by_its_last_worker_only():
     # Whose a job without a key was is not written down, and nothing hangs on it.
     assert machine.adopt(former, 11, 1, now_ns=1)
     assert not machine.adopt(former, 100, 1, now_ns=1)
-
-
-def test_keys_wait_for_one_that_may_have_them_after_a_crash_of_the_system():
-    machine = queue(ack_timeout=1.0, grace=0.1)
-    machine.store.close_keys(now_ns=0)
-    machine.store.restore(job(0, key="a"), None, now_ns=0)
-    machine.store.restore(job(1), None, now_ns=0)
-    machine.store.push(job(2, key="b"), now_ns=0)
-    machine.store.push(job(3), now_ns=0)
-    worker = machine.join(1, "w", 16, now_ns=0)
-
-    def later(ms):
-        machine.heard(worker, now_ns=ms * MS)
-        machine.handle_timer(now_ns=ms * MS)
-        return sorted(all_taken(machine, ms * MS))
-
-    assert later(100) == [b"01", b"03"]
-    assert later(999) == []
-    assert later(1000) == [b"00", b"02"]
 
 
 def test_dead_letters_beyond_the_bound_are_dropped_at_a_restart_too():
@@ -400,14 +280,6 @@ def test_a_worker_has_little_in_hand_before_it_has_done_anything():
     assert most == [4, 8, 16, 32, 64, 128, 248]
 
 
-def test_a_stranger_with_a_large_prefetch_is_not_preferred():
-    machine = watchful_queue(unproven_max=4)
-    machine.join(1, "stranger", 65_536, now_ns=0)
-    machine.join(2, "w", 4, now_ns=0)
-    machine.store.push_run(run(4))
-    assert hand_out(machine) == {1: 2, 2: 2}
-
-
 def test_what_a_worker_holds_for_too_long_goes_to_others_and_it_gets_ever_less():
     machine = watchful_queue(unproven_max=4, ack_timeout=0.1)
     machine.join(1, "holder", 1000, now_ns=0)
@@ -417,17 +289,17 @@ def test_what_a_worker_holds_for_too_long_goes_to_others_and_it_gets_ever_less()
         shares.append(hand_out(machine, now_ns)[1])
         assert live(machine, now_ns + 999 * MS) == []
         assert live(machine, now_ns + 1000 * MS) == [(1, False)]
-        assert live(machine, now_ns + 1099 * MS) == []
-        assert live(machine, now_ns + 1100 * MS) == [(1, True)]
+        assert live(machine, now_ns + 1999 * MS) == []
+        assert live(machine, now_ns + 2000 * MS) == [(1, True)]
         assert machine.assigned_count == 0
-        now_ns += 1100 * MS
+        now_ns += 2000 * MS
         assert hand_out(machine, now_ns + 999 * MS) == {}
         assert machine.next_deadline_ns(now_ns=now_ns) <= now_ns + 1000 * MS
         now_ns += 1000 * MS
         live(machine, now_ns)
     assert shares == [4, 2, 1, 1]
     assert machine.held_back == machine.workers[1].held_back == 8
-    assert [text.split(" and ")[0] for _, text in machine.warnings] == ["held 4 jobs for 1.1 s"]
+    assert [text.split(" and ")[0] for _, text in machine.warnings] == ["held 4 jobs for 2 s"]
     assert machine.store.in_flight == 10
 
     worker, done = machine.join(2, "w", 1000, now_ns=now_ns), 0
@@ -444,25 +316,6 @@ def test_what_a_worker_holds_for_too_long_goes_to_others_and_it_gets_ever_less()
     assert machine.workers[1].allowance == 5  # it has done one
 
 
-def test_jobs_are_not_punished_for_who_holds_them():
-    machine = watchful_queue(deliveries_max=2, ack_timeout=0.1)
-    machine.store.push(job(0), now_ns=0)
-    now_ns = 0
-    for number in range(10):
-        machine.join(number, "holder", 1, now_ns=now_ns)
-        hand_out(machine, now_ns)
-        assert live(machine, now_ns + 1000 * MS) == [(number, False)]
-        assert live(machine, now_ns + 1100 * MS) == [(number, True)]
-        machine.leave(number, now_ns=now_ns)
-        now_ns += 2000 * MS
-    assert machine.store.in_flight == 1
-    assert not len(machine.store.dead)
-    machine.join(99, "w", 1, now_ns=now_ns)
-    _, batch = machine.take(now_ns=now_ns)
-    assert batch.job(0).deliveries == 11
-    assert "without an answer" in batch.job(0).reason
-
-
 def test_a_job_with_a_key_stays_until_an_honest_worker_could_not_have_it():
     machine = watchful_queue(ack_timeout=0.1)
     machine.join(1, "holder", 4, now_ns=0)
@@ -470,25 +323,9 @@ def test_a_job_with_a_key_stays_until_an_honest_worker_could_not_have_it():
         machine.store.push(each, now_ns=0)
         hand_out(machine)
     assert live(machine, 1000 * MS) == [(1, False)]
-    assert live(machine, 1100 * MS) == [(1, True)]
-    assert machine.assigned_count == 1
     assert live(machine, 1999 * MS) == []
     assert live(machine, 2000 * MS) == [(1, True)]
     assert machine.assigned_count == 0
-
-
-def test_one_that_connects_again_and_again_does_not_keep_them_for_ever():
-    machine = watchful_queue(ack_timeout=0.1)
-    machine.join(1, "holder", 4, now_ns=0)
-    machine.store.push(job(0, key="k"), now_ns=0)
-    hand_out(machine)
-    now_ns = 0
-    while machine.assigned_count:
-        now_ns += 50 * MS
-        machine.join(1, "holder", 4, now_ns=now_ns)
-        live(machine, now_ns)
-        assert now_ns <= 5000 * MS
-    assert now_ns > 2000 * MS
 
 
 def test_one_that_settles_something_has_its_time_again():
@@ -518,18 +355,8 @@ def test_extensions_are_given_up_to_a_limit():
     assert machine.extends_capped == 2
     assert live(machine, 5999 * MS) == []
     assert live(machine, 6000 * MS) == [(1, False)]
-    assert live(machine, 6100 * MS) == [(1, True)]
+    assert live(machine, 7000 * MS) == [(1, True)]
     assert [name for name, _ in machine.warnings] == ["w", "w"]
-
-
-def test_without_a_hold_a_worker_has_them_as_long_as_it_lives():
-    machine = watchful_queue(hold_timeout=0.0, ack_timeout=1.0)
-    worker = machine.join(1, "w", 4, now_ns=0)
-    machine.store.push_run(run(1))
-    hand_out(machine)
-    machine.extend(worker, HOUR, now_ns=0)
-    assert live(machine, 1000 * HOUR) == []
-    assert (machine.assigned_count, machine.extends_capped) == (1, 0)
 
 
 def test_a_delay_has_a_limit_and_the_key_goes_on():
@@ -584,22 +411,6 @@ def test_reasons_are_bounded():
     assert [len(failure.reason) for failure in dead.job.history] == [4096, 4096]
     assert dead.job.reason == "y" * 4096
     assert machine.store.dead.bytes == dead.size > 8192
-
-
-def test_dead_letters_are_counted_with_what_was_said_of_them():
-    dead = DeadJobs(100, 10_000)
-    machine = watchful_queue(deliveries_max=1)
-    worker = machine.join(1, "w", 4, now_ns=0)
-    for sequence in range(4):
-        machine.store.push(job(sequence), now_ns=0)
-        hand_out(machine)
-        machine.reject(worker, sequence, "x" * 4000, 0, now_ns=0)
-    gone = [each for letter in machine.store.dead.list() for each in dead.add(letter)]
-    assert len(gone) == 2
-    assert dead.bytes <= 10_000
-    for letter in dead.list():
-        dead.remove(letter.job.sequence)
-    assert dead.bytes == 0
 
 
 LARGE = 100_000
@@ -675,49 +486,3 @@ def test_a_job_that_is_too_large_for_one_worker_goes_to_one_that_takes_it():
     assert [batch for batch in sent if 3 in batch[1]] == [(2, [3])]
     assert machine.store.failed == 0
     assert machine.delivered == 8
-
-
-def test_one_that_waits_for_a_worker_which_then_goes_fails_with_those_that_are_left():
-    machine = queue(deliveries_max=1)
-    machine.join(1, "small", 1000, frame_bytes_max=65_536, now_ns=0)
-    machine.join(2, "large", 1, now_ns=0)
-    machine.store.push(job(0), now_ns=0)
-    machine.store.push(job(1), now_ns=0)
-    assert len(sized(machine)) == 2
-    machine.store.push(large_job(2), now_ns=0)
-    assert sized(machine) == []
-    assert (machine.store.oversized, machine.store.died) == (1, 0)
-    machine.leave(2, now_ns=1)
-    sized(machine, 1)
-    assert (machine.store.oversized, machine.store.died) == (0, 1)
-
-
-def test_a_key_goes_on_after_a_job_that_nobody_takes_and_no_worker_is_recorded_to_have_it():
-    machine = job_queue(deliveries_max=1, unproven_max=1000, records=True)
-    machine.join(1, "w", 10, frame_bytes_max=65_536, now_ns=0)
-    machine.store.push(large_job(0, key="k"), now_ns=0)
-    machine.store.push(job(1, key="k"), now_ns=0)
-
-    assert sized(machine) == [(1, [1])]
-    given = [change for change in machine.store.changes if isinstance(change, Given)]
-    assert [change.sequences for change in given] == [[1]]
-
-
-def test_frames_grow_again_after_a_large_job():
-    machine = queue()
-    worker = machine.join(1, "w", 1000, frame_bytes_max=65_536, now_ns=0)
-    machine.store.push_run(run_with_large(64, 63))
-    sized(machine)
-    assert worker.frame_jobs_max < 64
-    for number in range(64, 264):
-        machine.store.push(job(number), now_ns=0)
-    counts = [len(sequences) for _, sequences in sized(machine)]
-    assert sum(counts) == 200
-    assert max(counts) >= 64
-
-
-def test_a_worker_cannot_claim_to_take_less_than_any_can():
-    machine = queue()
-    worker = machine.join(1, "w", 10, frame_bytes_max=1, now_ns=0)
-    assert worker.takes(65_536)
-    assert not worker.takes(65_537)
