@@ -4,9 +4,9 @@ Nothing here reads a clock, opens a socket or starts a thread: time comes in as 
 of monotonic nanoseconds, and randomness as a `random.Random`. See README.md in this folder.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from recovery.budget import TokenBucket
+from recovery.cursor import CursorConfig, CursorFile
+from recovery.cursor_store import CursorFileStore, MemoryCursorStore
 from recovery.deadlines import DeadlineHeap
 from recovery.errors import RecoveryError
 from recovery.feedback import AnswerTime, Feedback
@@ -23,11 +23,7 @@ from recovery.replay_buffer import Kept, PartedFrame, ReplayBuffer
 from recovery.retransmit import RequesterStats, RetransmitScheduler
 from recovery.sent_frames import SentFrames
 from recovery.stall import StallGuard
-
-if TYPE_CHECKING:
-    from recovery.cursor import CursorConfig, CursorFile
-    from recovery.cursor_store import CursorFileStore, MemoryCursorStore
-    from recovery.window import FlowWindow
+from recovery.window import FlowWindow
 
 __all__ = [
     "AnswerTime",
@@ -62,21 +58,3 @@ __all__ = [
     "StreamReceiver",
     "TokenBucket",
 ]
-
-# A publisher has no cursor, and only a multicast one a window: imported when first named here.
-_LATER = {
-    "cursor": ("CursorConfig", "CursorFile"),
-    "cursor_store": ("CursorFileStore", "MemoryCursorStore"),
-    "window": ("FlowWindow",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import what is first named here; `AttributeError` where there is no such name."""
-    from importlib import import_module
-
-    for module, names in _LATER.items():
-        if name in names:
-            value = globals()[name] = getattr(import_module(f"recovery.{module}"), name)
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

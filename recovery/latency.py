@@ -69,16 +69,6 @@ class LatencyHistogram:
                 return self.max if index == _BUCKETS - 1 else min(self.max, _upper_edge(index))
         return self.max
 
-    def as_dict(self) -> dict[str, int]:
-        """Return `count`, `p50_ns`, `p90_ns`, `p99_ns` and `max_ns`."""
-        return {
-            "count": self.count,
-            "p50_ns": self.percentile(50),
-            "p90_ns": self.percentile(90),
-            "p99_ns": self.percentile(99),
-            "max_ns": self.max,
-        }
-
 
 def _index(ns: int) -> int:
     if ns < 4:

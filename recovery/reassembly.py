@@ -1,6 +1,5 @@
 """Putting together what was cut into parts, within bounds."""
 
-from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ K = TypeVar("K", bound=Hashable)
 class _Whole:
     total_parts: int
     total_bytes: int
-    rank: int
     parts: dict[int, bytes] = field(default_factory=dict)
     bytes_held: int = 0
     seen_ns: int = 0
@@ -24,9 +22,8 @@ class _Whole:
 class Reassembler(Generic[K]):
     """Collects the parts of wholes, in any order.
 
-    Memory is taken for what came, never for what a part claims. Where a bound is met, one that is
-    farthest off its turn makes space, of several the one that got no part for longest; it is asked
-    for again as a gap. So what somebody invents cannot take the space of what is waited for.
+    Memory is taken for what came, never for what a part claims. Where a bound is met, the whole
+    that got no part for longest makes space; it is asked for again as a gap.
 
     Args:
         bytes_max: bound on the bytes of all parts held. Default 16 MiB, as `receive_bytes`.
@@ -56,8 +53,6 @@ class Reassembler(Generic[K]):
         self._whole_bytes_max = whole_bytes_max
         self._age_ns = to_ns(age_max)
         self._wholes: OrderedDict[K, _Whole] = OrderedDict()
-        self._ranks: list[int] = []
-        self._waiting: dict[int, OrderedDict[K, None]] = {}
         self.bytes_held = 0
         self.duplicates = self.refused = self.evicted = 0
 
@@ -70,23 +65,15 @@ class Reassembler(Generic[K]):
         part: bytes,
         *,
         now_ns: int,
-        rank: int = 0,
     ) -> bytes | None:
-        """Take part `index` (0-based) of a whole; returns the whole where it was the last one.
-
-        `rank` is how far off its turn the whole is; the first part's counts.
-        """
+        """Take part `index` (0-based) of a whole; returns the whole where it was the last one."""
         self._expire(now_ns)
         held = self._wholes.get(key)
         if held is None:
             if not 0 < total_parts <= total_bytes <= self._whole_bytes_max:
                 self.refused += 1
                 return None
-            held = self._wholes[key] = _Whole(total_parts, total_bytes, rank)
-            if rank not in self._waiting:
-                insort(self._ranks, rank)
-                self._waiting[rank] = OrderedDict()
-            self._waiting[rank][key] = None
+            held = self._wholes[key] = _Whole(total_parts, total_bytes)
         elif (held.total_parts, held.total_bytes) != (total_parts, total_bytes):
             self.refused += 1
             return None
@@ -103,7 +90,6 @@ class Reassembler(Generic[K]):
         held.seen_ns = now_ns
         self.bytes_held += len(part)
         self._wholes.move_to_end(key)
-        self._waiting[held.rank].move_to_end(key)
         if len(held.parts) == total_parts:
             self.discard(key)
             whole = b"".join(held.parts[number] for number in range(total_parts))
@@ -111,7 +97,9 @@ class Reassembler(Generic[K]):
                 return whole
             self.refused += 1
             return None
-        self._keep_bounds(key)
+        while len(self._wholes) > self._wholes_max or self.bytes_held > self._bytes_max:
+            self.discard(next(iter(self._wholes)))
+            self.evicted += 1
         return None
 
     def missing(self, key: K) -> list[tuple[int, int]]:
@@ -132,28 +120,14 @@ class Reassembler(Generic[K]):
     def discard(self, key: K) -> None:
         """Forget the parts of a whole, which came another way."""
         held = self._wholes.pop(key, None)
-        if held is None:
-            return
-        self.bytes_held -= held.bytes_held
-        waiting = self._waiting[held.rank]
-        del waiting[key]
-        if not waiting:
-            del self._waiting[held.rank]
-            del self._ranks[bisect_left(self._ranks, held.rank)]
+        if held is not None:
+            self.bytes_held -= held.bytes_held
 
     def __contains__(self, key: K) -> bool:
         return key in self._wholes
 
     def __len__(self) -> int:
         return len(self._wholes)
-
-    def _keep_bounds(self, newest: K) -> None:
-        while len(self._wholes) > self._wholes_max or self.bytes_held > self._bytes_max:
-            last = next(iter(self._waiting[self._ranks[-1]]))
-            self.discard(last)
-            self.evicted += 1
-            if last == newest:
-                return
 
     def _expire(self, now_ns: int) -> None:
         while self._wholes:

@@ -78,8 +78,6 @@ def _summary(stats: "RelayStats") -> str:
         parts.append(f"{denied:,} requests and subscriptions denied")
     if stats.denied:
         parts.append(f"{stats.denied:,} topics denied to it, see the log")
-    if stats.requests_uncarried:
-        parts.append(f"{stats.requests_uncarried:,} requests for topics that it does not carry")
     if stats.refused:
         parts.append(f"refused as a loop: {', '.join(stats.refused)}")
     return "; ".join(parts)

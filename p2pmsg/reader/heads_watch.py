@@ -46,10 +46,10 @@ _CEILING_NS: Final = 1000 * MS
 _AGAIN_S: Final = 0.25
 """How long the thread rests where a socket could not be made."""
 _SILENT_NS: Final = 2000 * MS
-"""A publisher that was silent for so long is no longer reachable, and is connected to again."""
-_PATIENCE_NS: Final = 8000 * MS
-"""It is waited twice as long before each further try, up to this: who needs more than 2 s for an
-answer (thousands of streams on a busy machine) would be cut off each time before it has come."""
+"""A publisher that was silent for so long is no longer reachable."""
+_RECONNECT_NS: Final = 8000 * MS
+"""How often a silent one is connected to again: who needs seconds for an answer (thousands of
+streams on a busy machine) would be cut off each time before it has come."""
 _ALONE_NS: Final = 100 * MS
 """How often a peer is checked that cannot be asked yet."""
 _LIST_NS: Final = 1000 * MS
@@ -103,7 +103,6 @@ class HeadsPeer:
         self._changed = False
         self._now_ns = self._floor_ns = 0
         self._last_heard_ns = self._connected_ns = time.monotonic_ns()
-        self._patience_ns = _SILENT_NS
         self.channel.follow(wire.control_prefix(Kind.HEARTBEAT))  # relays'
         for topic in topics or ():
             if topic.endswith("*"):
@@ -135,9 +134,8 @@ class HeadsPeer:
         channel = self.channel
         if now_ns - self._last_heard_ns > _SILENT_NS:
             self.reachable = False
-            if now_ns - self._connected_ns > self._patience_ns:
+            if now_ns - self._connected_ns > _RECONNECT_NS:
                 self._connected_ns = now_ns
-                self._patience_ns = min(2 * self._patience_ns, _PATIENCE_NS)
                 channel.reconnect()
         if channel.relay is not None and now_ns >= self._list_due_ns:
             self._list_due_ns = now_ns + _LIST_NS
@@ -293,7 +291,7 @@ class HeadsPeer:
             question.due_ns = max(question.due_ns, due_ns)
 
     def _heard(self) -> None:
-        self._last_heard_ns, self._patience_ns = self._now_ns, _SILENT_NS
+        self._last_heard_ns = self._now_ns
         self.reachable = True
 
 

@@ -9,7 +9,6 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 import transports
@@ -54,20 +53,10 @@ class GroupMembers:
         self._listening_ns = now_ns
 
     def note(self, presence: Presence, age_ms: float, *, now_ns: int) -> None:
-        """Take note of an announcement, whose session began `age_ms` ago.
-
-        Anybody can send one. Another place for a session that is announced is not believed while
-        the former one is, and who is asked is not forgotten to make space for others.
-        """
-        known = self._members.get(presence.session)
-        if known is not None:
-            moved = known.presence.recovery != presence.recovery
-            if moved and now_ns - known.last_heard_ns <= GONE_NS:
-                return
-            del self._members[presence.session]
-        elif len(self._members) >= MEMBERS_MAX:
-            oldest = islice(self._members, 2)
-            del self._members[next(one for one in oldest if one != self._chosen)]
+        """Take note of an announcement, whose session began `age_ms` ago."""
+        self._members.pop(presence.session, None)
+        if len(self._members) >= MEMBERS_MAX:
+            del self._members[next(iter(self._members))]
         began_ns = now_ns - int(age_ms * 1e6)
         self._members[presence.session] = _Member(presence, began_ns, now_ns)
 

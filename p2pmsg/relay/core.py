@@ -180,11 +180,6 @@ class RelayCore:
             self.metadata.on_session(session, name, served.hops)
         return served
 
-    @property
-    def streams_max(self) -> int:
-        """How many streams are served at most."""
-        return self.config.streams_max
-
     def _changed(self) -> None:
         """Say with the next pulse, which is due now, that there are other sessions."""
         self.version += 1
@@ -200,7 +195,7 @@ class RelayCore:
         stream = served.streams.get(topic)
         if stream is not None:
             return stream
-        if self._stream_count >= self.streams_max:
+        if self._stream_count >= self.config.streams_max:
             self.streams_refused += 1
             return None
         try:
@@ -307,14 +302,12 @@ class RelayCore:
             return
         for loss in [] if self.metadata is None else self.metadata.losses(session, topic):
             if stream.next < loss.stop and loss.start < stream.end:
-                self._crash(session, topic, stream.next, loss.start, now_ns=now_ns)
-                stop = min(loss.stop, stream.end)
-                self.lose(session, topic, Loss(loss.start, stop, loss.reason), now_ns=now_ns)
-        self._crash(session, topic, stream.next, stream.end, now_ns=now_ns)
-
-    def _crash(self, session: int, topic: str, start: int, stop: int, *, now_ns: int) -> None:
-        if start < stop:
-            self.lose(session, topic, Loss(start, stop, LossReason.CRASH), now_ns=now_ns)
+                gone = Loss(stream.next, loss.start, LossReason.CRASH)
+                known = Loss(loss.start, min(loss.stop, stream.end), loss.reason)
+                for one in (gone, known):
+                    self.lose(session, topic, one, now_ns=now_ns)
+        gone = Loss(stream.next, stream.end, LossReason.CRASH)
+        self.lose(session, topic, gone, now_ns=now_ns)
 
     def set_path(self, upstream: Iterable[int]) -> None:
         """Take from which relays the upstreams get anything."""
@@ -404,11 +397,6 @@ class RelayCore:
         if done:
             self._changed()
         return done
-
-
-def malformed(delivery: Delivery[Frame]) -> Loss:
-    """Return the loss of what was received and cannot be read."""
-    return Loss(delivery.sequence, delivery.sequence + delivery.count, LossReason.MALFORMED)
 
 
 def newest_ns(frame: Frame) -> int:

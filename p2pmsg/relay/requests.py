@@ -8,7 +8,6 @@ from p2pmsg.publisher.forgotten import count_names
 from p2pmsg.publisher.requests import REPLIES_MAX, KnownSubscriber, Reply, RequestHandler
 from p2pmsg.publisher.session_access import AccessRules
 from p2pmsg.relay.session import RelayedSession
-from p2pmsg.relay.uncarried import Uncarried
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import SentFrames
 
@@ -24,7 +23,6 @@ class RelayRequests:
         frames: numbers what goes to each requester, whatever it is.
 
     Attributes:
-        uncarried: what is asked for, and the relay leaves out.
         invalid: malformed or unexpected frames by reason, of all sessions.
         replies_dropped: lists of sessions that were dropped at the bound.
 
@@ -44,7 +42,6 @@ class RelayRequests:
         self._list_sessions = list_sessions
         self._frames = frames
         self._topics = list(topics)
-        self.uncarried = Uncarried(self._topics)
         self._own: list[Reply] = []
         self._busy: dict[RequestHandler, None] = {}
         self._current: RequestHandler | None = None
@@ -73,8 +70,6 @@ class RelayRequests:
         except FrameError as error:
             self.invalid[str(error)] += 1
             return
-        if self._topics and frame.kind == Kind.PROBE:
-            self.uncarried.check(frame)
         served.requests.receive(requester, data, now_ns=now_ns, user=user, wall_ns=wall_ns)
         self._busy[served.requests] = None
 

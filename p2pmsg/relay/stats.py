@@ -65,8 +65,6 @@ class RelayStats(Stats):
         requests_denied, subscriptions_refused, connections_ended, connections_revoked: as in
             `PublisherStats`.
         denied: as in `SubscriberStats`, of what it receives.
-        requests_uncarried: requests to join, one for each session, that named topics or prefixes of
-            which this relay takes nothing, because of its `topics`; a repeated one counts again.
 
     """
 
@@ -110,7 +108,6 @@ class RelayStats(Stats):
     connections_ended: int = 0
     connections_revoked: int = 0
     denied: int = 0
-    requests_uncarried: int = 0
 
     @property
     def streams(self) -> dict[tuple[int, str], tuple[int, int]]:

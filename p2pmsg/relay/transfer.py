@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from p2pmsg.errors import RewoundReport
-from p2pmsg.relay.core import RelayCore, malformed
+from p2pmsg.relay.core import RelayCore
 from p2pmsg.subscriber.effects import Action, Command
 from recovery import Delivery, Loss, LossReason, Rewound
 from recovery.checks import to_ns
@@ -179,7 +179,8 @@ class Transfer:
                 if not relay.take(session, output, now_ns=now_ns, wall_ns=wall_ns):
                     sequence, count = output.sequence, output.count
                     stream.on_malformed(sequence, count)
-                    relay.lose(session, stream.topic, malformed(output), now_ns=now_ns)
+                    loss = Loss(sequence, sequence + count, LossReason.MALFORMED)
+                    relay.lose(session, stream.topic, loss, now_ns=now_ns)
             elif isinstance(output, Rewound):
                 self._on_rewound(stream, output, now_ns)
             else:

@@ -54,7 +54,6 @@ RANGES_PER_NACK = 48
 """So many ranges fit a datagram, with the longest topic."""
 
 _WILDCARDS = ("tcp://*:", "tcp://0.0.0.0:", "tcp://[::]:")
-_FAR = 2**63
 """The rank of parts that nothing waits for yet."""
 _Key = tuple[int, bytes, int, int]
 """Session, topic, sequence and kind of what was cut into parts."""
@@ -671,7 +670,7 @@ class MulticastReceiver:
         self._lines[line].last_heard_ns = now_ns
         kind = int(Kind.DATA) if topic else 0
         key = (frame.session, topic, frame.sequence, kind)
-        reassembler, rank = self.reassembler, _FAR
+        reassembler = self.reassembler
         if not topic and all(one.probe != frame.session for one in self._peers.values()):
             reassembler = self.control_parts
         elif peer is not None and topic:
@@ -681,15 +680,12 @@ class MulticastReceiver:
                 yield None
                 reassembler.discard(key)
                 return
-            if stream.receiver.started:
-                rank = max(0, frame.sequence - stream.receiver.expected)
-                if frame.sequence - stream.receiver.head > stream.jump_max:
-                    self.refuse_jump(stream, frame, now_ns)
-                    return
-        else:
-            rank = 0  # an echo that is awaited
+            beyond = frame.sequence - stream.receiver.head
+            if stream.receiver.started and beyond > stream.jump_max:
+                self.refuse_jump(stream, frame, now_ns)
+                return
         refused = reassembler.refused
-        whole = reassembler.add(key, index, parts, total, part, rank=rank, now_ns=now_ns)
+        whole = reassembler.add(key, index, parts, total, part, now_ns=now_ns)
         if reassembler.refused > refused:
             raise FrameError("fragment")
         if whole is None:

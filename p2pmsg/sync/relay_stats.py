@@ -93,7 +93,6 @@ def _counts(core: RelayCore, source: SubscriberCore) -> dict[str, int]:
     return {
         "requests_denied": core.requests.denied,
         "denied": source.denials.count,
-        "requests_uncarried": core.requests.uncarried.count,
         "streams_rewound": source.stream_table.rewound,
         "control_dropped": core.control.dropped
         + core.requests.replies_dropped

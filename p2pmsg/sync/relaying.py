@@ -37,7 +37,7 @@ from p2pmsg.sync.settings import (
 )
 from p2pmsg.sync.settings import subscriber_config as intake_config
 from p2pmsg.sync.subscriber_io import SubscriberIO
-from p2pmsg.trouble import Rarely, Refusals
+from p2pmsg.trouble import Refusals
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class RelayingPeer(ServingPeer):
         receiving = intake_config(intake, None, REPAIR_TIMEOUT_S if intake is None else None)
         self._name = check_name(name if name is not None else str(endpoint)[:80])
         places, names = check_endpoints(upstreams), check_topics(topics)
-        self._topics, self._uncarried_logged = names, Rarely()
+        self._topics = names
         self._upstreams = [str(place.without_key()) for place in places]
         self._lock = self._make_lock()
         self._loops_logged: set[int] = set()
@@ -185,7 +185,7 @@ class RelayingPeer(ServingPeer):
             topics=self._topics,
         )
         self._too_many_sessions = Refusals(f"sessions than {SESSIONS_MAX:,}")
-        self._too_many_streams = Refusals(f"streams than {self._core.streams_max:,}")
+        self._too_many_streams = Refusals(f"streams than {self._core.config.streams_max:,}")
         self._server = server
         self._sender = transports.ZmqSender(
             at, context=context, queue_frames=config.queue_frames, welcome=self._core.welcome,
@@ -292,9 +292,6 @@ class RelayingPeer(ServingPeer):
         core, now_ns = self._core, time.monotonic_ns()
         self._too_many_sessions.check(self._name, core.sessions_refused, now_ns=now_ns)
         self._too_many_streams.check(self._name, core.streams_refused, now_ns=now_ns)
-        uncarried = core.requests.uncarried
-        if uncarried.waiting and self._uncarried_logged.is_due():
-            _log.warning("the relay %r %s", self._name, self._lock.run(uncarried.take))
 
     def _forget(self) -> None:
         """In a forked child: the sockets and the threads are the parent's, perhaps the lock too."""

@@ -144,19 +144,21 @@ def _check_index(
         return
     if is_damaged or (is_growing and index.size != segment.size):
         return
-    for name in ("size", "records"):
-        said, counted = getattr(index, name), getattr(segment, name)
-        if said != counted:
-            yield Finding(path, 0, f"it says {name} {said}, and the segment has {counted}")
+    if (index.size, index.records) != (segment.size, segment.records):
+        said, has = f"{index.records} records", f"{segment.records} in {segment.size} bytes"
+        yield Finding(path, 0, f"it says {said} in {index.size} bytes, and the segment has {has}")
     if index.streams.keys() != segment.streams.keys():
         yield Finding(path, 0, "it names other streams than the segment has")
         return
     for key, stream in index.streams.items():
         # Of a stream without a frame the writer alone knows where it goes on.
-        names = ("frames", "messages", "bytes", "start", "stop")
-        for name in names if stream.frames else names[:3]:
-            if getattr(stream, name) != getattr(segment.streams[key], name):
-                yield Finding(path, 0, f"its {name} of {key[1]!r} is not the segment's")
+        counted = segment.streams[key]
+        wrong = (stream.frames, stream.messages, stream.bytes) != (
+            counted.frames, counted.messages, counted.bytes,
+        )  # fmt: skip
+        ends = (stream.start, stream.stop) != (counted.start, counted.stop)
+        if wrong or (ends and stream.frames):
+            yield Finding(path, 0, f"what it says of {key[1]!r} is not the segment's")
 
 
 def truncate(

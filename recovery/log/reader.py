@@ -19,8 +19,7 @@ from recovery.log.catalog import (
 from recovery.log.format import KIND_DATA, SEGMENT_HEADER, Placed, Read, Walk
 from recovery.log.index import Entries, Key, SegmentIndex
 from recovery.log.store import FileStore, LogFile, LogStore
-from recovery.log.tail import NAME as TAIL
-from recovery.log.tail import TailContent, find_damage, read_end, read_slots
+from recovery.log.tail import TailContent, read_end, read_slots
 from recovery.replay_buffer import Kept
 
 if TYPE_CHECKING:
@@ -121,23 +120,12 @@ class LogReader:
         stops = {key: self._catalog.next(key) or 0 for key in self._catalog.all_streams()}
         return [one for one in found if one.first >= stops.get((one.session, one.topic), 0)]
 
-    def find_tail_damage(self, check: Callable[[TailContent], object]) -> Finding | None:
-        """Return what is wrong with what `waiting` reads, or None.
-
-        `check` is called with what there is of each stream, and raises `ValueError` where these are
-        no messages.
-        """
-        if self._state is not None and self._state.boot != self._store.boot_id():
-            return None  # the system has crashed, and nobody reads it any more
-        wrong = find_damage(self._store, check)
-        return None if wrong is None else Finding(self._store.path(TAIL), 0, wrong)
-
     def find_cut(self) -> Finding | None:
         """Do as `refresh`, and return where the log ends before what was written, or None."""
         try:
             end = read_end(self._store)  # before anything else: a writer goes on
         except ValueError:
-            end = None  # `find_tail_damage` returns it
+            end = None  # `verify` reports it
         self.refresh()
         state, segments = self._state, self._catalog.segments
         last = segments[-1] if segments else None
@@ -186,31 +174,19 @@ class LogReader:
         frames = self._frames_of(key, segments, lambda e: e.offset_of_time(timestamp_ns), True)
         return next((kept for kept in frames if kept.timestamp_ns_max >= timestamp_ns), None)
 
-    def records(
-        self,
-        *,
-        start_ns: int | None = None,
-        parts: Mapping[Key, tuple[int, int]] | None = None,
-    ) -> Iterator[Record]:
+    def records(self, *, parts: Mapping[Key, tuple[int, int]] | None = None) -> Iterator[Record]:
         """Yield all frames in the order in which they were appended.
 
-        Args:
-            start_ns: only those that were appended at or after it, in ns since the epoch.
-            parts: by (session, topic), the sequences that the caller looks at: segments that have
-                none of them are passed over.
-
+        `parts` are the sequences that the caller looks at, by (session, topic): segments that have
+        none of them are passed over. Default: all.
         """
         for segment in self._catalog.segments:
             if parts is not None and not _has_any(segment, parts):
-                continue
-            if start_ns is not None and segment.appended_ns_last < start_ns:
                 continue
             by_number = segment.by_number
             for placed in self._walk(segment, SEGMENT_HEADER.size, None):
                 stream = by_number.get(placed.stream)
                 if placed.kind != KIND_DATA or stream is None:
-                    continue
-                if start_ns is not None and placed.appended_ns < start_ns:
                     continue
                 yield Record(
                     stream.session, stream.topic, placed.start, placed.start + placed.messages,

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import p2pmsg
-from tests.integration.commands import eventually, run_here, without_waiting
+from tests.integration.commands import eventually, run_here
 
 pytest.importorskip("recovery.log")
 
@@ -51,22 +51,6 @@ def test_truncate_by_bytes_says_what_went(segmented):
     assert names(segmented) == before[-len(names(segmented)) :]
     assert sum((segmented.directory / name).stat().st_size for name in names(segmented)) <= 10_000
     assert run_here("log", "verify", segmented.path).returncode == 0
-
-
-def test_truncate_by_time_says_what_went(segmented):
-    cut = "2024-08-09T12:03:20Z"  # 200 s after the first
-    ended = run_here("log", "truncate", segmented.path, "--before", cut)
-
-    assert ended.returncode == 0
-    first = messages(segmented, "trades")[0]["sequence"]
-    assert 100 < first <= 200
-    again = run_here("log", "truncate", segmented.path, "--before", cut)
-    assert again.stdout.startswith(b"nothing to delete; ")
-    limits = ("--keep", "0", "--before", "2100-01-01T00Z")
-    everything = run_here("log", "truncate", segmented.path, *limits)
-    assert everything.returncode == 0
-    assert len(names(segmented)) == 1
-    assert messages(segmented)[-1]["value"] == 399
 
 
 def test_a_publisher_goes_on_in_a_log_that_was_shortened(tmp_path, make_publisher, make_subscriber):
@@ -147,16 +131,3 @@ def test_replay_keeps_the_pace(tmp_path, endpoint, make_subscriber, speed, least
     assert replay.returncode == 0
     seconds = re.search(rb"to 1 subscriber in ([\d.]+) s", replay.stdout)
     assert float(seconds[1]) >= round(least_s, 1)
-
-
-def test_replay_of_hours_takes_a_moment_if_asked_to(tmp_path, endpoint, make_subscriber):
-    log = LogFiles(tmp_path / "log")
-    with log.writing() as write:
-        for number in range(5):
-            write("t", [number], [T0], now_ns=T0 + number * 3600 * S)
-    for options in (["--speed", "1e6"], ["--speed", "max"]):
-        subscriber = make_subscriber(endpoint)
-        replay = run_here("log", "replay", log.path, endpoint, *options)
-        assert [subscriber.receive(60).value for _ in range(5)] == list(range(5))
-        assert (replay.returncode, without_waiting(replay.stderr)) == (0, "")
-        subscriber.close()

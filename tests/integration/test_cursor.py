@@ -3,8 +3,6 @@
 import json
 import shutil
 import signal
-import threading
-from pathlib import Path
 
 import pytest
 
@@ -125,19 +123,6 @@ def test_leaving_a_with_block_commits_the_last_one_unless_it_failed(make_publish
         assert subscriber.receive(60).sequence == 6
 
 
-def test_with_message_a_whole_batch_is_in_hand(make_publisher, resume):
-    publisher = make_publisher()
-    publish(publisher, 100)
-    with resume(publisher, start="earliest", commit="message") as subscriber:
-        take(subscriber, 10)
-        batch = subscriber.receive_many(50, timeout=60)
-        assert committed(subscriber) == 10
-        subscriber.close()
-        assert committed(subscriber) == 10
-    with resume(publisher, commit="message") as subscriber:
-        assert subscriber.receive(60).sequence == batch.sequence
-
-
 @pytest.mark.parametrize("how", ["receive", "iterate", "receive_many", "one at a time"])
 def test_by_interval_all_but_what_is_in_hand_is_committed(make_publisher, resume, how):
     publisher = make_publisher()
@@ -165,66 +150,6 @@ def test_by_interval_all_but_what_is_in_hand_is_committed(make_publisher, resume
         eventually(lambda: committed(subscriber) == head)
 
 
-def test_by_interval_it_commits_while_it_waits(make_publisher, resume):
-    publisher = make_publisher()
-    subscriber = resume(publisher, start=0, commit_interval=0.02, joins=publisher)
-    publish(publisher, 10)
-    thread = threading.Thread(target=lambda: list(subscriber))
-    thread.start()
-    eventually(lambda: subscriber.stats().delivered == 10 and committed(subscriber) == 10)
-    subscriber.close()
-    thread.join(60)
-
-
-def test_by_interval_a_batch_is_committed_once_the_next_one_is_asked_for(make_publisher, resume):
-    publisher = make_publisher()
-    subscriber = resume(publisher, start=0, commit_interval=0.005, joins=publisher)
-    publish(publisher, 10)
-    got = 0
-    while got < 10:
-        got += len(subscriber.receive_many(timeout=60))
-    threading.Event().wait(0.1)
-    assert committed(subscriber) in (None, 0)
-    with pytest.raises(TimeoutError):
-        subscriber.receive(0.1)
-    eventually(lambda: committed(subscriber) == 10)
-
-
-@pytest.mark.parametrize("commit", ["explicit", "message", 0.005])
-def test_messages_of_several_streams_that_come_alone_are_all_committed(
-    make_publisher, resume, commit
-):
-    publisher = make_publisher()
-    with resume(publisher, start=0, **committing(commit), joins=publisher) as subscriber:
-        for number, topics in enumerate(("ab", "aab", "bba", "abab", "bb", "b", "b")):
-            before = {topic: committed(subscriber, topic) or 0 for topic in "ab" if number}
-            for topic in topics:
-                publisher.publish(topic, number)
-                assert subscriber.receive(60).topic == topic
-            if commit == "explicit":
-                subscriber.commit()
-            with pytest.raises(TimeoutError):
-                subscriber.receive(0.01)
-            for topic in "ab":
-                expected = before.get(topic, 0) + topics.count(topic)
-                eventually(lambda t=topic, at=expected: (committed(subscriber, t) or 0) == at)
-
-
-def test_one_thread_may_receive_and_another_commit(make_publisher, resume):
-    publisher = make_publisher()
-    publish(publisher, 2000)
-    subscriber = resume(publisher, start="earliest")
-    messages, stop = [], threading.Event()
-    thread = threading.Thread(target=lambda: (messages.extend(take(subscriber, 2000)), stop.set()))
-    thread.start()
-    while not stop.is_set():
-        subscriber.commit()
-    thread.join()
-    subscriber.commit()
-    assert committed(subscriber) == 2000
-    check_exact(messages)
-
-
 def test_a_new_session_and_a_new_topic_are_taken_from_their_beginning(make_publisher, resume):
     endpoint = lasting_endpoint()
     publisher = make_publisher(endpoint)
@@ -244,16 +169,6 @@ def test_a_new_session_and_a_new_topic_are_taken_from_their_beginning(make_publi
     publish(publisher, 7)
     with resume(publisher) as subscriber:
         check_exact(take(subscriber, 7))
-
-
-def test_start_is_for_what_the_cursor_does_not_know(make_publisher, resume):
-    publisher = make_publisher()
-    publish(publisher, 5)
-    with resume(publisher, start="latest", joins=publisher) as subscriber:
-        publish(publisher, 5, first=5)
-        assert subscriber.receive(60).sequence == 5
-    with resume(publisher, start="earliest") as subscriber:
-        assert subscriber.receive(60).sequence == 5  # where the first one began
 
 
 def test_a_cursor_older_than_what_is_kept_reports_the_exact_loss(make_publisher, resume):
@@ -280,42 +195,6 @@ def test_a_cursor_older_than_what_is_kept_reports_the_exact_loss(make_publisher,
     with resume(publisher, on_gap="raise") as subscriber:
         check_silence(subscriber)  # a loss that was committed is not said again
         check_ledger(subscriber, published=0, lost=0)
-
-
-def test_a_loss_in_hand_is_reported_again(make_publisher, resume):
-    publisher = make_publisher(replay_bytes=4096, config=small_frames())
-    with resume(publisher, joins=publisher) as subscriber:
-        publish(publisher, 10)
-        take(subscriber, 10)
-        subscriber.commit()
-    publish(publisher, 20_000, first=10)
-    publisher.flush()
-    for _ in range(2):
-        with resume(publisher, on_gap="raise", commit_interval=0.005) as subscriber:
-            with pytest.raises(MessagesLostError) as raised:
-                subscriber.receive(60)
-            assert raised.value.report.start == 10
-            threading.Event().wait(0.1)
-            subscriber.close()
-
-
-def test_the_stats_have_the_cursor(make_publisher, resume, cursor_path, make_subscriber):
-    publisher = make_publisher()
-    publish(publisher, 10)
-    with resume(publisher, start="earliest") as subscriber:
-        take(subscriber, 10)
-        subscriber.commit()
-        subscriber.commit()
-        stats = subscriber.stats().cursor
-        assert Path(stats.path) == cursor_path
-        assert (stats.commits, stats.sessions, stats.streams) == (1, 1, 1)
-        assert (stats.bytes_cut, stats.sessions_dropped, stats.streams_dropped) == (0, 0, 0)
-    cursor_path.write_bytes(cursor_path.read_bytes() + b"torn")
-    assert resume(publisher).stats().cursor.bytes_cut == 4
-    without = make_subscriber(publisher.endpoint, start="earliest")
-    take(without, 1)
-    assert without.stats().cursor is None
-    assert without.stats().streams[0].committed is None
 
 
 def test_a_cursor_has_one_subscriber(make_publisher, resume, make_child, cursor_path):
@@ -506,11 +385,3 @@ def test_ctrl_c_anywhere_costs_no_message_and_no_commit(
     eventually(lambda: again.stats().streams)
     check_silence(again)
     assert again.stats().streams[0].start == count
-
-
-def test_an_interval_without_a_cursor_or_with_another_way_is_refused(make_publisher, resume):
-    publisher = make_publisher()
-    with pytest.raises(ConfigError, match="commit must be left out"):
-        resume(publisher, commit="message", commit_interval=0.02)
-    with pytest.raises(ConfigError, match="commit_interval must be left out without a cursor"):
-        p2pmsg.Subscriber(publisher.endpoint, commit_interval=0.02)

@@ -1,6 +1,5 @@
 """What `on_gap` does about messages that cannot be repaired, topic by topic: exact ranges."""
 
-import asyncio
 import itertools
 import logging
 import struct
@@ -9,7 +8,6 @@ import time
 import pytest
 
 import p2pmsg
-from p2pmsg.app import App
 from p2pmsg.testing import lose_datagrams
 from p2pmsg.wire import Kind
 from tests.endpoints import free_port
@@ -20,7 +18,6 @@ from tests.integration.peers import (
     check_exact,
     check_ledger,
     eventually,
-    publish_frames,
     ranges,
     take,
     take_all,
@@ -72,25 +69,6 @@ def test_skip_goes_on_at_once_and_hands_over_what_comes_late(
     assert (message.value, message.sequence, message.late) == (3, 3, False)
 
 
-def test_each_topic_has_its_policy(make_publisher, make_subscriber, place):
-    publisher = make_publisher(place)
-    said = []
-    policies = {"trades": "wait", "quotes*": "skip", "quotes.us": said.append}
-    subscriber = make_subscriber(place, joins=publisher, on_gap=policies)
-    for topic in ("trades", "quotes.eu"):
-        publisher.publish(topic, 0)
-        lose_one(publisher, subscriber, topic, 1)
-        publisher.publish(topic, 2)
-    messages = take(subscriber, 5)
-    by_topic = {
-        topic: [message.value for message in messages if message.topic == topic]
-        for topic in ("trades", "quotes.eu")
-    }
-    assert by_topic == {"trades": [0, 1, 2], "quotes.eu": [0, 2]}
-    stats = check_ledger(subscriber)
-    assert [(loss.topic, loss.reason) for loss in stats.losses] == [("quotes.eu", "skipped")]
-
-
 @pytest.mark.parametrize("scheme", ["udp", "tcp"])
 def test_a_slow_reader_gets_the_newest_value_of_each_key(
     make_publisher, make_subscriber, place, scheme
@@ -116,75 +94,12 @@ def test_a_slow_reader_gets_the_newest_value_of_each_key(
     assert stats.conflated > 600
 
 
-def test_a_slow_reader_of_the_newest_values_reads_on_before_it_takes_one(
-    make_publisher, make_subscriber
-):
-    """What waits in the socket is not conflated: it took one frame after the other, ever older."""
-    publisher = make_publisher()
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher, on_gap="latest")
-    found = []
-    for first in range(0, 1000, 10):
-        publish_frames(publisher, range(first, first + 10))
-        time.sleep(0.001)
-        found.append(subscriber.receive(60).value)
-    assert found == sorted(set(found))
-    assert found[-1] > 500
-    check_conflated(subscriber)
-
-
-def test_a_handler_of_the_newest_values_gets_none_that_was_read_long_before(make_publisher):
-    """What had been read ahead for it was not conflated: it got 64 old values first."""
-    app, publisher = App(), make_publisher()
-    gate, seen = asyncio.Event(), []
-
-    @app.subscriber(publisher.endpoint, on_gap={"t": "latest"})
-    async def on(value):
-        seen.append(value)
-        await gate.wait()
-        if value == 199:
-            app.stop()
-
-    def feed():
-        publisher.wait_for_subscribers(1, timeout=60)
-        publish_frames(publisher, range(200))
-        eventually(lambda: not publisher.stats().unsent_frames)
-
-    async def main():
-        task = asyncio.create_task(app.serve())
-        await asyncio.to_thread(feed)
-        while not seen:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.05)
-        gate.set()
-        await task
-
-    asyncio.run(main())
-    assert len(seen) < 30
-    assert app.stats()[0].received == len(seen)
-
-
 def check_conflated(subscriber):
     stats = subscriber.stats()
     assert stats.balanced
     total = stats.delivered + stats.outstanding + stats.lost + stats.conflated
     assert stats.published == total
     return stats
-
-
-def test_a_reader_that_sleeps_is_conflated_and_holds_nobody_up(connect):
-    """Far more than its space goes by, and what it holds stays within that."""
-    publisher, subscriber = connect(on_gap="latest", receive_bytes=256 * 1024)
-    for number in range(200):
-        values = [b"%06d" % number + bytes(1000)] * 50
-        publisher.publish_many("book", values, keys=[f"k{index}" for index in range(50)])
-        assert subscriber.stats().bytes_held < 1024 * 1024
-    eventually(lambda: subscriber.stats().published == 10_000)
-    newest = {}
-    while subscriber.stats().outstanding:
-        for message in subscriber.receive_many(timeout=60):
-            newest[message.key] = message.value[:6]
-    assert newest == {f"k{index}": b"000199" for index in range(50)}
-    check_conflated(subscriber)
 
 
 KEYS = [f"k{index}" for index in range(100)]
@@ -195,38 +110,6 @@ READERS = {
         subscriber.receive_many(1, timeout=60) for _ in itertools.count()
     ),
 }
-
-
-@pytest.mark.parametrize("scheme", ["udp", "tcp"])
-@pytest.mark.parametrize("how", READERS)
-def test_who_is_slow_over_a_batch_gets_what_is_newest_by_then(
-    make_publisher, make_subscriber, place, how, scheme
-):
-    publisher = make_publisher(place) if scheme == "udp" else make_publisher()
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher, on_gap="latest")
-
-    def publish(turn):
-        publisher.publish_many("book", [turn] * len(KEYS), keys=KEYS)
-        eventually(lambda: subscriber.stats().published == len(KEYS) * (turn + 1))
-        time.sleep(0.002)  # a batch of 100 is folded again after 1 ms
-
-    publish(0)
-    reader = READERS[how](subscriber)
-    got = [next(reader)]
-    for turn in range(1, 6):
-        publish(turn)
-        got += [next(reader) for _ in range(10)]
-        check_conflated(subscriber)
-    got += [next(reader) for _ in range(subscriber.stats().outstanding)]
-
-    values = [message.value for message in got]
-    # What is 50 messages old when its turn comes is never seen: after the first, all is newest.
-    assert values == [0] + [turn for turn in range(1, 6) for _ in range(10)] + [5] * 90
-    assert {message.key: message.value for message in got} == dict.fromkeys(KEYS, 5)
-    sequences = [message.sequence for message in got]
-    assert sequences == sorted(set(sequences))
-    stats = check_conflated(subscriber)
-    assert (stats.delivered, stats.outstanding, stats.conflated) == (141, 0, 459)
 
 
 def test_a_cursor_keeps_what_a_batch_that_was_folded_again_had_left(make_publisher, tmp_path):
@@ -281,12 +164,6 @@ def test_latest_with_a_cursor_comes_again_from_the_oldest_that_was_not_returned(
         assert [(message.key, message.sequence) for message in batch] == [("a", 399)]
         subscriber.commit(batch)
         assert subscriber.stats().streams[0].committed == 400
-
-
-@pytest.mark.parametrize("on_gap", ["skip", {"quotes*": "skip"}], ids=["all", "a topic"])
-def test_skip_with_a_cursor_is_refused(tmp_path, on_gap):
-    with pytest.raises(p2pmsg.ConfigError, match="without a cursor"):
-        p2pmsg.Subscriber("tcp://127.0.0.1:1", on_gap=on_gap, cursor=tmp_path / "a.cursor")
 
 
 PREFIX = TOPIC.encode() + b"\0"
@@ -423,36 +300,6 @@ def test_a_callable_that_raises_does_not_end_the_iterator(lossy):
             errors.append(error.args[0])
     check_exact(messages, REST)
     assert errors == [3, 9]
-
-
-def test_a_callable_may_ask_for_stats_and_close(lossy):
-    seen = []
-
-    def close(report):
-        seen.append(check_ledger(subscriber).lost)
-        subscriber.close()
-
-    publisher, subscriber, proxy = lossy(3, 4, 9, on_gap=close)
-    publish_past(publisher, proxy)
-    check_exact(list(subscriber))
-    assert seen in ([2], [3])  # the second loss may not be known yet
-    check_ledger(subscriber, delivered=3)
-
-
-def test_skip_does_not_wait_for_what_could_be_repaired(lossy):
-    publisher, subscriber, _ = lossy(3, 4, 9, on_gap="skip", replay_bytes=10**6)
-    publish(publisher, 0, 20)
-    check_exact(take(subscriber, 17), REST)
-    stats = check_ledger(subscriber, delivered=17, lost=3, outstanding=0)
-    assert ranges(stats.losses) == [(3, 5, "skipped"), (9, 10, "skipped")]
-    assert stats.nacks_sent == 0
-
-
-def test_skip_reports_a_lost_tail_too(lossy):
-    publisher, subscriber, _ = lossy(8, 9, on_gap="skip", replay_bytes=10**6)
-    publish(publisher, 0, 10)
-    check_exact(take_all(subscriber, 10), range(8))
-    assert ranges(subscriber.stats().losses) == [(8, 10, "skipped")]
 
 
 def test_what_is_repaired_is_no_loss(lossy):

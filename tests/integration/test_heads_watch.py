@@ -1,19 +1,14 @@
 """Following the heads of many publishers, and of all sessions that a relay serves."""
 
-import os
 import threading
 
 import pytest
 
 import p2pmsg
-from p2pmsg import wire
-from p2pmsg.control import Welcome
-from p2pmsg.multicast import datagram
 from p2pmsg.reader import HeadsWatch
 from tests.endpoints import free_port, lasting_endpoint
 from tests.integration.peers import eventually
 from tests.integration.test_udp_multicast import GROUP
-from transports import UdpSender
 
 
 def next_of(watch, endpoint, topic="t"):
@@ -50,13 +45,6 @@ def test_heartbeats_report_changes_between_two_questions():
             for count in range(2, 6):
                 publisher.publish("t", 1)
                 eventually(lambda n=count: next_of(watch, publisher.endpoint) == n)
-
-
-def test_all_topics_where_none_is_named():
-    with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
-        with HeadsWatch([publisher.endpoint]) as watch:
-            publisher.publish("new", 1)
-            eventually(lambda: next_of(watch, publisher.endpoint, "new") == 1)
 
 
 def test_a_publisher_that_goes_and_one_that_comes_in_its_place():
@@ -101,35 +89,6 @@ def test_bad_arguments_are_refused(arguments, field):
         HeadsWatch(**arguments)
 
 
-def test_where_a_time_begins():
-    with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
-        for number in range(100):
-            publisher.publish("t", number, timestamp_ns=number * 1000)
-        publisher.publish("u", 1, timestamp_ns=5)
-        publisher.flush()
-        with p2pmsg.reader.RangeReader(publisher.endpoint) as reader:
-            eventually(lambda: len(reader.heads().streams) == 2)
-            for wanted, first in ((0, 0), (1, 1), (41_000, 41), (41_001, 42), (10**9, 100)):
-                streams = reader.heads(time_ns=wanted).streams
-                assert streams["t"].first_at == first
-                assert streams["t"].next == 100
-            assert reader.heads(time_ns=6).streams["u"].first_at == 1
-            assert reader.heads().streams["t"].first_at is None
-
-
-def test_fetches_of_several_topics_under_way_on_one_reader():
-    with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
-        for topic in "abc":
-            publisher.publish_many(topic, [f"{topic}{at}" for at in range(20_000)])
-        publisher.flush()
-        with p2pmsg.reader.RangeReader(publisher.endpoint) as reader:
-            eventually(lambda: reader.heads().streams.get("c", p2pmsg.reader.StreamHead(0, 0)).next)
-            fetches = {topic: reader.fetch(topic, 0, 20_000) for topic in "abc"}
-            for topic in "cab":
-                values = [value for batch in fetches[topic] for value in batch.values]
-                assert values == [f"{topic}{at}" for at in range(20_000)]
-
-
 def test_a_multicast_publisher_is_asked_and_its_heartbeats_are_heard():
     place = GROUP.format(210, free_port())
     with p2pmsg.Publisher(place) as publisher:
@@ -139,31 +98,6 @@ def test_a_multicast_publisher_is_asked_and_its_heartbeats_are_heard():
             publisher.publish("t", 2)
             eventually(lambda: next_of(watch, place) == 2)
             assert watch.is_reachable(place)
-
-
-def test_what_strangers_announce_to_a_group_does_not_end_the_watch(opened_group):
-    """A recovery endpoint that is none of ZeroMQ's ended the thread permanently."""
-    endpoint, stranger = opened_group
-    with p2pmsg.Publisher(endpoint) as publisher:
-        publisher.publish("t", 1)
-        with HeadsWatch([endpoint]) as watch:
-            eventually(lambda: next_of(watch, endpoint) == 1)
-            places = ["udp://239.1.2.3:5", "memory://x", "mold://239.1.2.3:5", "?", "tcp://[::1]:9"]
-            for count, place in enumerate(places, 2):
-                for session in (publisher.session, 77):
-                    body = Welcome(publisher.name, place, 1000.0, 1, 0.0)
-                    frame = wire.control_frame(wire.Kind.WELCOME, session, body)
-                    stranger.send(datagram.with_checksum(frame))
-                publisher.publish("t", 1)
-                eventually(lambda n=count: next_of(watch, endpoint) == n)
-
-
-@pytest.fixture
-def opened_group():
-    endpoint = GROUP.format(91, free_port())
-    stranger = UdpSender(endpoint)
-    yield endpoint, stranger
-    stranger.close()
 
 
 @pytest.fixture
@@ -199,36 +133,6 @@ def test_every_session_of_a_relay_is_followed(make_publisher, make_relay, follow
     eventually(lambda: nexts(watch, relay) == {"p0": 1, "p1": 42, "p2": 53})
 
 
-def test_a_session_that_comes_later_is_taken_up(make_publisher, make_relay, follow):
-    endpoint = lasting_endpoint()
-    first = make_publisher(endpoint, name="first")
-    first.publish_many("t", [b"x"] * 10)
-    relay = make_relay(endpoint)
-    watch = follow(relay, topics=["t"])
-    eventually(lambda: nexts(watch, relay) == {"first": 10})
-    assert watch.heads()[relay.endpoint].session == first.session
-    first.close()
-    second = eventually(lambda: again_at(make_publisher, endpoint))
-    second.publish_many("t", [b"x"] * 5)
-    eventually(lambda: nexts(watch, relay) == {"first": 10, "second": 5})
-
-
-def again_at(make_publisher, endpoint):
-    try:
-        return make_publisher(endpoint, name="second")
-    except p2pmsg.BindError:
-        return None
-
-
-def test_a_relay_without_a_session_is_there_all_the_same(make_relay, make_publisher, follow):
-    relay = make_relay("tcp://127.0.0.1:1")
-    watch = follow(relay)
-    assert watch.wait_until_asked(60)
-    assert watch.sessions() == {relay.endpoint: ()}
-    assert watch.heads() == {relay.endpoint: None}
-    eventually(lambda: watch.is_reachable(relay.endpoint))
-
-
 def test_a_relay_begun_again_has_what_it_has_now(make_publisher, make_relay, follow):
     gone, publisher = make_publisher(name="gone"), make_publisher(name="feed")
     for each in (gone, publisher):
@@ -240,23 +144,3 @@ def test_a_relay_begun_again_has_what_it_has_now(make_publisher, make_relay, fol
     relay.close(timeout=0.0)
     make_relay(publisher.endpoint, relay.endpoint)
     eventually(lambda: nexts(watch, relay) == {"feed": 10})
-
-
-@pytest.mark.long
-def test_a_watch_in_a_forked_child_is_closed(make_publisher, follow):
-    publisher = make_publisher()
-    watch = follow(publisher)
-    assert watch.wait_until_asked(60)
-    child = os.fork()
-    if not child:
-        try:
-            watch.heads()
-        except p2pmsg.ClosedError:
-            os._exit(7)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 7
-    # The end of the child has not touched the sockets of the parent.
-    publisher.publish("t", 1)
-    eventually(lambda: nexts(watch, publisher) == {publisher.name: 1})

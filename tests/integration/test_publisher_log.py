@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,12 +16,10 @@ import pytest
 import p2pmsg
 from p2pmsg import LogConfig, PublisherConfig
 from p2pmsg.errors import LogFailedError
-from p2pmsg.reader import RangeReader
 from recovery import LossReason
 from tests.endpoints import lasting_endpoint
 from tests.integration.log_kills import read
-from tests.integration.peers import LOOPBACK, eventually, in_threads
-from tests.unit.p2pmsg.webhooks.test_seen import no_file_above
+from tests.integration.peers import LOOPBACK, eventually
 
 log = pytest.importorskip("recovery.log")
 LogReader, verify = log.LogReader, log.verify
@@ -64,26 +60,6 @@ def test_a_publisher_goes_on_in_its_session(tmp_path, make_publisher, make_subsc
     assert stats.delivered == 1001
 
 
-def test_a_publisher_may_come_back_under_another_name(tmp_path, make_publisher, make_subscriber):
-    log = LogConfig(tmp_path / "log")
-    first = make_publisher(endpoint := lasting_endpoint(), log=log, name="old")
-    subscriber = make_subscriber(endpoint, joins=first)
-    first.publish("t", 0)
-    assert subscriber.receive(60).publisher == "old"
-    first.close()
-
-    second = make_publisher(endpoint, log=log, name="new")
-    second.wait_for_subscribers(1, timeout=60)
-    for number in (1, 2):  # alone in their frames
-        second.publish("t", number)
-        second.flush()
-        assert subscriber.receive(60).publisher == "new"
-    second.publish_many("t", [3, 4])
-    batch = subscriber.receive_many(timeout=60)
-    assert {batch.publisher, *(message.publisher for message in batch)} == {"new"}
-    assert [one.publisher for one in subscriber.stats().streams] == ["new"]
-
-
 def test_what_the_buffer_has_forgotten_comes_from_the_log(
     tmp_path, make_publisher, make_subscriber
 ):
@@ -99,53 +75,6 @@ def test_what_the_buffer_has_forgotten_comes_from_the_log(
     eventually(lambda: (source := publisher.stats().repaired)["log"] + source["buffer"] >= 20_000)
     assert publisher.stats().repaired["log"] > 5_000
     assert subscriber.stats().lost == 0
-
-
-def test_several_readers_replay_while_messages_are_published(
-    tmp_path, make_publisher, make_subscriber
-):
-    publisher = make_publisher(log=LogConfig(tmp_path), replay_bytes=32_768, config=SMALL)
-    publisher.publish_many("t", list(range(30_000)))
-    subscribers = [make_subscriber(publisher.endpoint, start=start) for start in (0, 5_000, 29_000)]
-    publisher.wait_for_subscribers(3, timeout=60)
-    writer = threading.Thread(
-        target=lambda: [publisher.publish("t", number) for number in range(30_000, 40_000)]
-    )
-    writer.start()
-    for subscriber, start in zip(subscribers, (0, 5_000, 29_000), strict=True):
-        assert take(subscriber, 40_000 - start) == list(range(start, 40_000))
-        assert subscriber.stats().lost == 0
-    writer.join()
-
-
-def test_a_start_by_time_is_found_in_the_log(tmp_path, make_publisher, make_subscriber):
-    publisher = make_publisher(log=LogConfig(tmp_path), replay_bytes=4096, config=SMALL)
-    base_ns = 1_700_000_000 * 10**9
-    for number in range(10_000):
-        publisher.publish("t", number, timestamp_ns=base_ns + number * 10**9)
-    at = datetime.fromtimestamp(1_700_000_000 + 1234, UTC)
-    subscriber = make_subscriber(publisher.endpoint, start=at)
-    assert take(subscriber, 10_000 - 1234) == list(range(1234, 10_000))
-
-
-def test_ranges_are_read_from_the_log(tmp_path, make_publisher):
-    publisher = make_publisher(log=LogConfig(tmp_path), replay_bytes=4096, config=SMALL)
-    publisher.publish_many("t", list(range(5_000)))
-    with RangeReader(publisher.endpoint) as reader:
-        heads = reader.heads()
-        assert (heads.streams["t"].earliest, heads.streams["t"].next) == (0, 5_000)
-        batches = reader.fetch("t", 100, 300)
-        values = [message.value for batch in batches for message in batch]
-    assert values == list(range(100, 300))
-
-
-def test_with_always_a_flushed_message_is_on_the_disk(tmp_path, connect):
-    publisher, subscriber = connect(publisher={"log": LogConfig(tmp_path, fsync="always")})
-    in_threads(*[lambda: [publisher.publish("t", n) for n in range(500)]] * 4)
-    publisher.flush()
-    stats = publisher.stats()
-    assert (stats.log.unsynced_bytes, stats.pending, stats.unsent_frames) == (0, 0, 0)
-    assert sorted(take(subscriber, 2000)) == sorted(list(range(500)) * 4)
 
 
 def test_a_log_that_cannot_be_opened_leaves_nothing_bound(tmp_path, make_publisher):
@@ -187,24 +116,6 @@ def test_a_full_disk_is_reported_and_what_was_written_stays(
         assert take(late, said["accepted"] + 1) == [*range(said["accepted"]), "next"]
     else:
         assert after.session != said["session"]  # its later sequences are in no log
-
-
-@pytest.mark.parametrize("topics", [1, 3])
-@pytest.mark.parametrize("size", [0, 1_000_000])
-def test_a_log_that_is_given_up_on_a_full_disk_takes_no_message_along(
-    tmp_path, make_publisher, make_subscriber, size, topics
-):
-    publisher = make_publisher(log=LogConfig(tmp_path, on_error="continue"))
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
-    sent = []
-    with no_file_above(size):
-        for number in range(6000):
-            topic, value = f"t{number % topics}", bytes(900 if number % 100 else 70_000)
-            sent.append((topic, publisher.publish(topic, value, key=str(number))))
-    assert publisher.stats().log.failed
-    publisher.flush()
-    got = [subscriber.receive(60) for _ in sent]
-    assert sorted((message.topic, message.sequence) for message in got) == sorted(sent)
 
 
 def test_a_directory_that_vanishes_is_reported(tmp_path, make_publisher):

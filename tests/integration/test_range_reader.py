@@ -1,7 +1,5 @@
 """Ranges over real sockets, of groups and relays: exact and in order; what is missing is named."""
 
-import itertools
-import threading
 import time
 
 import pytest
@@ -66,15 +64,6 @@ def test_nobody_there_is_a_timeout():
             reader.fetch("t", 0, 1)
 
 
-def test_a_publisher_that_comes_later_is_found():
-    endpoint = lasting_endpoint()
-    with RangeReader(endpoint) as reader:
-        with pytest.raises(TimeoutError):
-            reader.heads(0.1)
-        with publisher_at(endpoint) as publisher:
-            assert reader.heads().session == publisher.session
-
-
 def publisher_at(endpoint, **keywords):
     for _ in range(200):
         try:
@@ -102,37 +91,6 @@ def test_frames_partly_outside_are_cut(publisher, reader):
 
         assert [m.sequence for m in messages_of(batches)] == list(range(start, stop))
         assert [m.value for m in messages_of(batches)] == list(range(start, stop))
-
-
-def test_ranges_that_are_asked_for_all_the_time_keep_nobody_from_joining(publisher, reader):
-    publisher.publish_many("t", range(1000))
-    over = threading.Event()
-
-    def ask():
-        for number in itertools.cycle(range(1000)):
-            if over.is_set():
-                return
-            assert values_of(reader.fetch("t", number, number + 1)) == [number]
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    try:
-        with p2pmsg.Subscriber(publisher.endpoint, topics=["t"]) as subscriber:
-            publisher.wait_for_subscribers(timeout=60)
-            publisher.publish("t", "new")
-            assert subscriber.receive(timeout=60).value == "new"
-    finally:
-        over.set()
-        asking.join()
-
-
-def test_topics_do_not_mix(publisher, reader):
-    publisher.publish_many("t", ["t"] * 1000)
-    publisher.publish_many("u", ["u"] * 1000)
-    first = reader.fetch("t", 0, 1000)
-    next(first)  # the rest of its answers are on their way
-
-    assert {m.value for m in messages_of(reader.fetch("u", 0, 1000))} == {"u"}
 
 
 def test_what_is_evicted_is_one_exact_loss():
@@ -204,17 +162,6 @@ def test_a_restart_is_seen_in_the_heads():
         assert reader.heads().session == second.session
 
 
-def test_a_wildcard_stands_for_the_publishers_host():
-    with p2pmsg.Publisher("tcp://*:0", name="feed") as publisher:
-        publisher.publish_many("t", [1])
-        endpoint = publisher.endpoint.replace("*", "127.0.0.1").replace("0.0.0.0", "127.0.0.1")
-        with RangeReader(endpoint) as reader:
-            heads = reader.heads()
-
-            assert heads.recovery_endpoint.startswith("tcp://127.0.0.1:")
-            assert len(messages_of(reader.fetch("t", 0, 1))) == 1
-
-
 def test_a_connection_cut_again_and_again_costs_nothing():
     count = 200_000
     with p2pmsg.Publisher("tcp://127.0.0.1:0", name="feed") as publisher:
@@ -231,24 +178,6 @@ def test_a_connection_cut_again_and_again_costs_nothing():
                         proxy.cut()
 
     assert got == list(range(count))
-
-
-def test_a_slow_reader_loses_nothing(publisher, reader):
-    publisher.publish_many("t", [bytes(200)] * 20_000)
-    got = 0
-    for item in reader.fetch("t", 0, 20_000, timeout=1.0):
-        got += len(item)
-        if got < 5000:
-            time.sleep(0.08)  # in all for longer than it waits without any progress
-
-    assert got == 20_000
-
-
-def test_large_messages(publisher, reader):
-    values = [bytes([number]) * 300_000 for number in range(40)]
-    publisher.publish_many("t", values)
-
-    assert [m.value for m in messages_of(reader.fetch("t", 0, 40))] == values
 
 
 def test_closing_twice_and_using_it_afterwards(publisher):
@@ -281,21 +210,6 @@ def test_bad_arguments_are_refused_by_name(keywords, message):
 def test_bad_ranges_are_refused(reader, start, stop):
     with pytest.raises(p2pmsg.ConfigError, match="start and stop"):
         reader.fetch("t", start, stop)
-
-
-def test_ranges_read_while_the_publisher_publishes(publisher, reader):
-    position = 0
-    got = []
-    for turn in itertools.count():
-        publisher.publish("t", turn)
-        head = reader.heads().streams.get("t")
-        if head is not None:
-            got += [m.value for m in messages_of(reader.fetch("t", position, head.next))]
-            position = head.next
-        if position >= 200:
-            break
-
-    assert got == list(range(position))
 
 
 COUNT = 2000
@@ -334,12 +248,6 @@ def test_the_session_that_is_asked_for_is_found(publishers, place, name):
         assert values_of(reader.fetch("t", 10, COUNT)) == [f"{name}{n}" for n in range(10, COUNT)]
 
 
-@pytest.mark.parametrize("name", ["a", "b", "c"])
-def test_the_publisher_of_that_name_is_found(publishers, place, name):
-    with p2pmsg.reader.RangeReader(place, publisher=name) as reader:
-        assert reader.heads(timeout=60).session == publishers[name].session
-
-
 def test_several_are_read_at_the_same_time_by_one_reader(publishers, place):
     with p2pmsg.reader.RangeReader(place) as reader:
         fetches = {
@@ -356,28 +264,6 @@ def test_several_are_read_at_the_same_time_by_one_reader(publishers, place):
                     found[name] += values_of([batch])
     for name, values in found.items():
         assert values == [f"{name}{number}" for number in range(COUNT)]
-
-
-def test_a_reader_that_names_nobody_keeps_to_one(publishers, place):
-    with p2pmsg.reader.RangeReader(place) as reader:
-        sessions = {reader.heads(timeout=60).session for _ in range(10)}
-        name = next(n for n, one in publishers.items() if {one.session} == sessions)
-        for _ in range(10):
-            assert values_of(reader.fetch("t", 0, 10)) == [f"{name}{n}" for n in range(10)]
-
-
-def test_all_of_them_are_listed(publishers, place):
-    with p2pmsg.reader.RangeReader(place) as reader:
-        found = {entry.publisher: entry.session for entry in reader.sessions(timeout=60)}
-    assert found == {name: publisher.session for name, publisher in publishers.items()}
-
-
-def test_a_session_that_has_ended_is_gone_although_others_are_there(publishers, place):
-    ended = publishers["b"].session
-    publishers["b"].close(timeout=0.1)
-    with p2pmsg.reader.RangeReader(place, session=ended) as reader:
-        (loss,) = reader.fetch("t", 0, COUNT, session=ended, timeout=60)
-    assert (loss.start, loss.stop, loss.reason) == (0, COUNT, LossReason.PUBLISHER_GONE)
 
 
 @pytest.fixture
@@ -432,30 +318,6 @@ def test_one_reader_fetches_of_several_sessions(make_publisher, make_relay, read
     assert [values(fetch) for fetch in fetches] == [
         list(range(10, 500)), list(range(1010, 1500)),
     ]  # fmt: skip
-
-
-def test_what_was_learned_is_enough_elsewhere(make_publisher, make_relay, read):
-    (publisher,), relay = filled(make_publisher, make_relay)
-    heads = read(relay).heads()
-    task = read(relay, session=heads.session, recovery_endpoint=heads.recovery_endpoint)
-    assert values(task.fetch("t", 0, 1000, session=publisher.session)) == list(range(1000))
-
-
-def test_a_session_that_the_relay_does_not_have(make_publisher, make_relay, read):
-    _, relay = filled(make_publisher, make_relay)
-    with pytest.raises(TimeoutError, match="has no session 0000000000000007"):
-        read(relay, session=7, timeout=0.5).heads()
-    (loss,) = read(relay).fetch("t", 0, 10, session=7)
-    assert (loss.start, loss.stop, loss.reason) == (0, 10, p2pmsg.errors.LossReason.PUBLISHER_GONE)
-
-
-def test_a_relay_without_sessions_is_waited_for(make_relay, make_publisher, read):
-    publisher = make_publisher()
-    relay = make_relay("tcp://127.0.0.1:1")
-    with pytest.raises(TimeoutError, match="has no session yet"):
-        read(relay, timeout=0.5).heads()
-    assert read(relay).sessions() == []
-    assert [each.hops for each in read(publisher).sessions()] == [0]
 
 
 def test_a_relay_that_is_restarted_is_met_again(make_publisher, make_relay, read):

@@ -1,22 +1,16 @@
 """Relays over real sockets: they serve what publishers that are gone have sent."""
 
-import errno
 import logging
-import os
 import random
 import shutil
 import signal
-import time
-from datetime import UTC, datetime
 
 import pytest
-import zmq
 
 import p2pmsg
-from p2pmsg import LogConfig, PublisherConfig, Relay, SubscriberConfig, wire
+from p2pmsg import LogConfig, PublisherConfig, Relay, SubscriberConfig
 from p2pmsg.moldudp64 import MoldPublisher
 from p2pmsg.reader import RangeReader
-from p2pmsg.subscriber import path_probes
 from tests.endpoints import free_port, lasting_endpoint
 from tests.integration.peers import LOOPBACK, eventually
 
@@ -149,24 +143,6 @@ def test_relays_that_are_killed_after_one_another_lose_nothing_that_the_first_on
     balanced(late, 3000)
 
 
-def test_relays_stand_one_after_another(make_publisher, make_relay, make_subscriber):
-    publisher = make_publisher(name="feed")
-    first = make_relay(publisher.endpoint, name="first")
-    second = make_relay(first.endpoint, name="second")
-    publisher.wait_for_subscribers(1, timeout=60)
-    publisher.publish("t", "early")
-    first.wait_for_subscribers(1, timeout=60)
-    second.wait_for_streams(1, timeout=60)
-    subscriber = make_subscriber(second.endpoint, start="earliest")
-    assert subscriber.receive(60).value == "early"
-    publisher.publish_many("t", list(range(5000)))
-    assert take(subscriber, 5000) == list(range(1, 5001))
-    assert [each.hops for relay in (first, second) for each in relay.stats().sessions] == [1, 2]
-    publisher.close()
-    late = make_subscriber(second.endpoint, start="earliest")
-    assert take(late, 5001) == list(range(5001))
-
-
 def test_one_relay_has_several_publishers_and_sees_new_ones(
     make_publisher, make_relay, make_subscriber
 ):
@@ -196,22 +172,6 @@ def test_one_relay_has_several_publishers_and_sees_new_ones(
 STARTS = {"earliest": 0, "a sequence": 700, "a time": 500, "latest": 1000}
 
 
-@pytest.mark.parametrize(("start", "first"), STARTS.items(), ids=STARTS)
-def test_late_joiners_of_a_relay_begin_where_they_want(
-    make_publisher, make_relay, make_subscriber, start, first
-):
-    publisher = make_publisher(config=SMALL)
-    relay = make_relay(publisher.endpoint)
-    base_ns = 1_700_000_000 * 10**9
-    times = [base_ns + number * 10**9 for number in range(1000)]
-    publisher.publish_many("t", list(range(1000)), timestamps_ns=times)
-    has(relay, 1000)
-    publisher.close()
-    begin = {"a sequence": 700, "a time": datetime.fromtimestamp(1_700_000_500, UTC)}
-    subscriber = make_subscriber(relay.endpoint, start=begin.get(start, start))
-    assert take(subscriber, 1000 - first) == list(range(first, 1000))
-
-
 def ring(make_relay, count):
     """Relays each of which has the next one as its upstream, the last one the first."""
     places = [lasting_endpoint() for _ in range(count)]
@@ -229,18 +189,6 @@ def test_a_loop_is_noticed_and_refused(make_relay, caplog, count):
         refusing = next(relay for relay in relays if relay.stats().loops_refused)
         eventually(lambda: "a loop" in caplog.text)
     assert len(refusing.stats().refused) <= 1
-
-
-def test_messages_go_through_in_spite_of_a_loop(make_publisher, make_relay, make_subscriber):
-    publisher = make_publisher()
-    relays, places = ring(make_relay, 2)
-    relays[0].close()
-    first = make_relay([publisher.endpoint, places[1]], places[0], name="first")
-    eventually(lambda: first.stats().loops_refused or relays[1].stats().loops_refused)
-    subscriber = make_subscriber(first.endpoint, start="earliest")
-    publisher.publish_many("t", list(range(3000)))
-    assert take(subscriber, 3000) == list(range(3000))
-    balanced(subscriber, 3000)
 
 
 @pytest.mark.parametrize("with_publisher", [True, False])
@@ -270,22 +218,6 @@ def test_a_relay_is_killed_and_goes_on_on_its_log(
         assert take(late, 2000) == list(range(4000, 6000))
         balanced(subscriber, 6000)
     eventually(lambda: relay.stats().repaired["log"])  # counted once it is sent
-
-
-def test_a_relay_without_a_log_that_is_restarted_costs_nothing_while_its_publisher_lives(
-    make_publisher, make_relay, make_subscriber
-):
-    publisher = make_publisher()
-    endpoint = lasting_endpoint()
-    relay = make_relay(publisher.endpoint, endpoint)
-    subscriber = make_subscriber(endpoint, start="earliest")
-    publisher.publish_many("t", list(range(1000)))
-    assert take(subscriber, 1000) == list(range(1000))
-    relay.close(timeout=0.0)
-    publisher.publish_many("t", list(range(1000, 2000)))
-    make_relay(publisher.endpoint, endpoint)
-    assert take(subscriber, 1000) == list(range(1000, 2000))
-    balanced(subscriber, 2000)
 
 
 def test_a_multicast_is_relayed_over_tcp(make_publisher, make_relay, make_subscriber):
@@ -325,42 +257,6 @@ def test_a_durable_subscriber_goes_on_at_a_relay(
     assert second.stats().lost == 0
 
 
-def test_a_slow_subscriber_of_a_relay_does_not_hold_up_the_others(
-    make_publisher, make_relay, make_subscriber
-):
-    publisher = make_publisher(config=SMALL)
-    relay = make_relay(publisher.endpoint, stall_timeout=0.05)
-    small = p2pmsg.SubscriberConfig(receive_bytes=2**20)
-    slow = make_subscriber(relay.endpoint, start="earliest", config=small)
-    quick = make_subscriber(relay.endpoint, start="earliest")
-    publisher.publish("t", b"x" * 1000)
-    relay.wait_for_subscribers(2, timeout=60)
-    publisher.publish_many("t", [b"x" * 1000] * 19_999)
-    assert take(quick, 20_000) == list(range(20_000))
-    assert take(slow, 20_000) == list(range(20_000))
-    balanced(slow, 20_000)
-
-
-def test_garbage_does_not_stop_a_relay(make_publisher, make_relay, make_subscriber):
-    publisher = make_publisher()
-    relay = make_relay(publisher.endpoint)
-    publisher.publish_many("t", list(range(100)))
-    has(relay, 100)
-    rng = random.Random(5)
-    whole = wire.control_frame(wire.Kind.SESSIONS_REQUEST, relay.stats().relay)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.connect(relay.recovery_endpoint)
-        for _ in range(2000):
-            raw = bytearray(whole) if rng.random() < 0.7 else bytearray(rng.randbytes(60))
-            raw[rng.randrange(len(raw))] = rng.randrange(256)
-            dealer.send(bytes(raw))
-        dealer.send_multipart([b"a", b"b", whole])
-        eventually(lambda: sum(relay.stats().frames_invalid.values()) > 500)
-        dealer.close(linger=0)
-    subscriber = make_subscriber(relay.endpoint, start="earliest")
-    assert take(subscriber, 100) == list(range(100))
-
-
 def test_closing_waits_for_those_who_miss_something(make_publisher, make_relay, make_subscriber):
     publisher = make_publisher(config=SMALL)
     relay = make_relay(publisher.endpoint)
@@ -391,30 +287,6 @@ def test_a_full_log_holds_the_relay_up_and_says_so(tmp_path, make_publisher, mak
     assert all(following < 101 for _, following in relay.stats().streams.values())
     with pytest.raises(p2pmsg.errors.LogFailedError):
         relay.close(timeout=0.0)
-
-
-def test_closing_reports_an_fsync_that_failed_before(
-    tmp_path, make_publisher, make_relay, monkeypatch
-):
-    def refuse(fd):
-        failed.append(fd)
-        raise OSError(errno.EIO, "Input/output error")
-
-    failed = []
-    publisher = make_publisher(log=LogConfig(tmp_path / "publisher"))
-    relay = make_relay(publisher.endpoint, log=LogConfig(tmp_path / "relay"))
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fdatasync", refuse)
-        publisher.publish("t", b"x")
-        has(relay, 1)
-        eventually(lambda: len(failed) >= 2)
-        time.sleep(0.3)  # longer than fsync_interval: none of them tries it again
-        assert len(failed) == 2
-    for made in (relay, publisher):
-        with pytest.raises(
-            p2pmsg.errors.LogFailedError, match="forced to the disk: Input/output error"
-        ):
-            made.close(timeout=0.0)
 
 
 WRONG = {
@@ -510,29 +382,3 @@ def test_a_mold_feed_is_logged_and_served_on_after_it_has_ended(tmp_path, make_s
             batches = reader.fetch(topic, 1, COUNT + 1)
             assert [message.value for batch in batches for message in batch] == values
         assert isinstance(again.stats(), p2pmsg.relay.RelayStats)
-
-
-@pytest.mark.internal
-def test_a_data_path_from_a_relay_that_is_cut_permanently_loses_nothing(
-    make_publisher, make_relay, make_proxy, make_subscriber, caplog, monkeypatch
-):
-    """Only its recovery channel works from then on."""
-    cut = []
-    monkeypatch.setattr(path_probes, "QUIET_NS", 300_000_000)
-    monkeypatch.setattr(path_probes, "FIRST_WAIT_NS", 300_000_000)
-    publisher = make_publisher()
-    relay = make_relay(publisher.endpoint, LOOPBACK)
-    proxy = make_proxy(relay, drop=lambda _: bool(cut))
-    config = SubscriberConfig(publisher_timeout=0.3)
-    subscriber = make_subscriber(proxy.endpoint, config=config, start="earliest")
-    publisher.wait_for_subscribers(1, timeout=60)
-    publisher.publish("feed", 0)
-    assert take(subscriber, 1) == [0]
-    cut.append(True)
-    publisher.publish_many("feed", [1, 2])
-    assert take(subscriber, 2) == [1, 2]
-    publisher.publish("feed", 3)
-    publisher.close(timeout=60)
-    assert take(subscriber, 1) == [3]
-    balanced(subscriber, delivered=4)
-    assert "answers at its recovery endpoint" in caplog.text

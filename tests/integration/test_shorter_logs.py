@@ -4,8 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import pytest
 import p2pmsg
 from p2pmsg import LogConfig, PublisherConfig
 from tests.endpoints import free_port, lasting_endpoint
-from tests.integration.peers import eventually, start_child, take
+from tests.integration.peers import eventually, take
 
 pytest.importorskip("recovery.log")
 
@@ -127,45 +125,6 @@ def publish(place, log):
 def test_a_mold_session_whose_closed_log_was_cut_uses_no_sequence_again(tmp_path, place):
     last = publish(place, tmp_path)
     shorten(tmp_path)
-
-    assert goes_on(place, tmp_path, last)
-
-
-@pytest.mark.long
-def test_a_mold_session_that_was_killed_and_cut_uses_no_sequence_again(tmp_path, place, opened):
-    child = start_child("mold_returned", place, tmp_path, "interval")
-    opened.callback(child.finish)
-    said = b""
-    while len(said) < 8 * 2000:
-        said += os.read(child.process.stdout.fileno(), 65_536)
-    child.signal(signal.SIGKILL)
-    child.wait()
-    last = int.from_bytes(said[len(said) // 8 * 8 - 8 : len(said) // 8 * 8], "big")
-    shorten(tmp_path)
-
-    assert goes_on(place, tmp_path, last)
-
-
-GIVES_UP = """
-import resource, sys, p2pmsg
-log = p2pmsg.LogConfig(sys.argv[2], on_error="continue")
-with p2pmsg.moldudp64.MoldPublisher(sys.argv[1], session="S1", log=log) as feed:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-    while feed.stats().log.failed is None:
-        feed.publish(bytes(1000))
-    for _ in range(50):
-        last = feed.publish(b"not in the log")
-print(last)
-"""
-
-
-@pytest.mark.long
-def test_a_mold_session_whose_log_was_given_up_uses_no_sequence_again(tmp_path, place):
-    ended = subprocess.run(
-        [sys.executable, "-c", GIVES_UP, place, tmp_path], capture_output=True, timeout=60
-    )
-    last = int(ended.stdout)
-    assert last > 100
 
     assert goes_on(place, tmp_path, last)
 
@@ -301,26 +260,6 @@ def test_a_relay_keeps_what_it_has_and_says_so(tmp_path, caplog):
             eventually(lambda: "Those that this relay has keep them here" in caplog.text)
             with p2pmsg.Subscriber(f"ipc://{tmp_path}/relay", start="earliest") as sub:
                 assert take_values(sub, 200) == list(range(200))
-
-
-def test_a_relay_counts_it_and_keeps_what_it_has(tmp_path, caplog):
-    place = f"ipc://{tmp_path}/relay"
-    with (
-        p2pmsg.Relay(ENDPOINT.format(tmp_path), place) as relay,
-        p2pmsg.Subscriber(place, start="earliest") as sub,
-    ):
-
-        def send(one, values):
-            one.publish_many("t", list(values))
-            assert take_values(sub, len(values)) == list(values)
-
-        restored(tmp_path, send)
-        with publisher(tmp_path) as one:
-            one.publish_many("t", [f"new {n}" for n in range(50)])
-            eventually(lambda: relay.stats().streams_rewound == 1)
-            one.publish_many("t", [f"new {n}" for n in range(50, 110)])
-            assert take_values(sub, 10) == [f"new {n}" for n in range(100, 110)]
-        assert "it drops the other ones" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["publisher", "relay"])

@@ -1,19 +1,16 @@
 """Over UDP with a local log and a durable cursor: both ends may be started again."""
 
 import itertools
-import re
 import shutil
 import signal
 
 import pytest
 
-import p2pmsg
 from p2pmsg import LogConfig
-from p2pmsg.errors import LogFailedError
 from p2pmsg.testing import lose_datagrams
 from tests.endpoints import free_port, lasting_endpoint
 from tests.integration.cursors import committed
-from tests.integration.peers import TOPIC, check_ledger, eventually, take, take_all
+from tests.integration.peers import TOPIC, check_ledger, eventually, take
 from tests.integration.peers import check_exact as check_sequences
 
 pytest.importorskip("recovery.log")
@@ -110,35 +107,6 @@ def test_what_a_killed_publisher_sent_comes_from_its_log(
     assert subscriber.stats().lost == 0
 
 
-def test_a_fixed_recovery_endpoint_does_not_hide_that_a_publisher_restarted(
-    tmp_path, make_publisher, make_subscriber, endpoint
-):
-    log, place = LogConfig(tmp_path), lasting_endpoint()
-    first = make_publisher(endpoint, log=log, recovery_endpoint=place)
-    subscriber = make_subscriber(endpoint, joins=first)
-    publish(first, range(1000))
-    check_exact(take(subscriber, 1000))
-    first.close()
-    second = make_publisher(endpoint, log=log, recovery_endpoint=place)
-    second.wait_for_subscribers(1, timeout=60)
-    publish(second, range(1000, 2000))
-    check_exact(take(subscriber, 1000), 1000)
-    check_ledger(subscriber, delivered=2000, outstanding=0, lost=0)
-
-
-def test_what_the_buffer_has_forgotten_comes_from_the_log(
-    tmp_path, make_publisher, make_subscriber, endpoint
-):
-    publisher = make_publisher(endpoint, log=LogConfig(tmp_path), replay_bytes=LITTLE)
-    publish(publisher, range(30_000))
-    late = make_subscriber(endpoint, start="earliest", joins=publisher)
-    check_exact(take(late, 30_000))
-    stats = publisher.stats()
-    assert stats.repaired["log"] > 10_000
-    assert stats.multicast.nacks == 0  # history is not asked for by UDP
-    assert late.stats().lost == 0
-
-
 def test_a_gap_that_the_buffer_has_forgotten_comes_from_the_log(tmp_path, connect, endpoint):
     log = LogConfig(tmp_path)
     publisher, subscriber = connect(
@@ -152,26 +120,6 @@ def test_a_gap_that_the_buffer_has_forgotten_comes_from_the_log(tmp_path, connec
     publish(publisher, range(30_000, 31_000))
     check_exact(take(subscriber, 30_000), 1000)
     assert subscriber.stats().lost == 0
-
-
-def test_a_log_that_fails_in_the_middle_of_a_call_has_what_was_accepted(
-    tmp_path, connect, endpoint
-):
-    # No fsync notices it sooner than the next segment does.
-    log = LogConfig(tmp_path / "log", segment_bytes=64 * 1024, fsync="never")
-    publisher, subscriber = connect(endpoint, publisher={"log": log})
-    publisher.publish(TOPIC, b"first")
-    shutil.rmtree(tmp_path / "log")
-    with pytest.raises(LogFailedError, match="log") as failure:
-        publisher.publish_many(TOPIC, [b"%0200d" % number for number in range(5000)])
-    accepted = int(re.match(r"(\d+) of 5000", failure.value.__notes__[0])[1])
-    assert 0 < accepted < 5000
-    assert publisher.stats().published == 1 + accepted
-    messages = take_all(subscriber, 1 + accepted)
-    assert messages[-1].value == b"%0200d" % (accepted - 1)
-    check_ledger(subscriber, delivered=1 + accepted, outstanding=0, lost=0)
-    with pytest.raises(LogFailedError):
-        publisher.close(timeout=0.0)
 
 
 @pytest.mark.parametrize("part", [0, 0.2], ids=["clean", "20 % lost"])
@@ -201,57 +149,6 @@ def test_a_subscriber_resumes_on_its_cursor(make_publisher, resume, endpoint, pa
     assert stats.cursor is not None
     assert [line.endpoint for line in stats.lines] == [publisher.endpoint]
     assert stats.lines[0].frames > 0
-
-
-def test_both_ends_are_started_again(tmp_path, make_publisher, resume, endpoint):
-    log = LogConfig(tmp_path / "log")
-    position = 0
-    for incarnation in range(3):
-        head = (incarnation + 1) * 2000
-        publisher = make_publisher(endpoint, log=log, replay_bytes=LITTLE)
-        publish(publisher, range(head - 2000, head - 1000))  # nobody is there
-        subscriber = resume(publisher, joins=publisher, start="earliest")
-        publish(publisher, range(head - 1000, head))
-        check_exact(take(subscriber, head - 300 - position), position)
-        subscriber.commit()
-        position = committed(subscriber)
-        subscriber.close()
-        publisher.close(timeout=0.2)
-    assert position == 3 * 2000 - 300
-
-
-def test_a_new_session_begun_while_the_subscriber_was_away_is_taken_whole(
-    make_publisher, resume, endpoint
-):
-    first = make_publisher(endpoint, name="feed")
-    subscriber = resume(first, joins=first)
-    publish(first, range(100))
-    check_exact(take(subscriber, 100))
-    subscriber.commit()
-    subscriber.close()
-    first.close(timeout=0.1)
-    second = make_publisher(endpoint, name="feed")
-    publish(second, range(300))
-    again = resume(second, joins=second)
-    check_exact(take(again, 300))
-    check_ledger(again, delivered=300, outstanding=0, lost=0)
-
-
-def test_a_mold_feed_resumes_on_its_cursor(opened, make_subscriber, tmp_path, endpoint):
-    place = endpoint.replace("udp://", "mold://")
-    feed = p2pmsg.moldudp64.MoldPublisher(f"{place}&request=127.0.0.1:0", session="S1")
-    opened.callback(feed.close, 0.0)
-    line = f"{place}&request=127.0.0.1:{feed.request_address[1]}"
-    cursor = tmp_path / "feed.cursor"
-    first = make_subscriber(line, cursor=cursor, start="earliest")
-    feed.publish_many([b"%d" % number for number in range(1, 501)])
-    assert [message.sequence for message in take(first, 500)] == list(range(1, 501))
-    first.commit()
-    first.close()
-    feed.publish_many([b"%d" % number for number in range(501, 1001)])
-    again = make_subscriber(line, cursor=cursor, start="latest")
-    assert [message.sequence for message in take(again, 500)] == list(range(501, 1001))
-    assert again.stats().lost == 0
 
 
 @pytest.mark.parametrize("place", ["any", "fixed"])

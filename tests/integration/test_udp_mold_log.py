@@ -1,10 +1,7 @@
 """A MoldUDP64 publisher with a log: requests, restarts, kills, and a disk that fails."""
 
-import contextlib
 import itertools
 import os
-import re
-import shutil
 import signal
 import struct
 
@@ -12,7 +9,6 @@ import pytest
 
 import p2pmsg
 from p2pmsg import LogConfig
-from p2pmsg.mold.log import MoldLog
 from tests.endpoints import free_port
 from tests.integration.peers import check_ledger, start_child, take
 
@@ -80,58 +76,10 @@ def test_a_session_goes_on_where_it_was(make_feed, make_subscriber, place):
     check_ledger(late, lost=0)
 
 
-@pytest.mark.long
-def test_a_killed_publisher_goes_on_with_all_that_it_had_sent(
-    make_child, make_feed, make_subscriber, place, tmp_path
-):
-    child = make_child("mold_logged", f"{place}&request=127.0.0.1:0", tmp_path / "log")
-    while (sent := int(child.line())) < 5000:
-        pass
-    child.signal(signal.SIGKILL)
-    child.wait()
-    second = make_feed(replay_bytes=LITTLE)
-    following = second.publish(b"the last")
-    assert following > sent
-    late = make_subscriber(reader_of(place, second), start="earliest")
-    messages = take(late, following)
-    check(messages[:-1], 1, following)
-    assert messages[-1].value == b"the last"
-
-
-def test_the_log_is_a_log_like_any_other(make_feed, tmp_path):
-    from recovery.log import LogReader
-
-    feed = make_feed()
-    feed.publish_many(values(1, 101))
-    feed.close(0.0)
-    with contextlib.closing(LogReader(tmp_path / "log")) as log:
-        (stream,) = log.streams()
-        frames = log.follow(stream.session, stream.topic, 1)
-        found = [p2pmsg.frames.decode_frame(kept.frame) for kept in frames]
-    assert stream.topic == "mold"
-    assert [value for batch in found for value in batch.values] == values(1, 101)
-
-
 def test_a_log_of_another_session_is_refused(make_feed):
     make_feed("MON").close(0.0)
     with pytest.raises(p2pmsg.ConfigError, match="log must be one of the session 'TUE'"):
         make_feed("TUE")
-
-
-def test_a_log_that_fails_says_what_was_accepted(make_feed, tmp_path):
-    # No fsync notices it sooner than the next segment does.
-    log = LogConfig(tmp_path / "log", segment_bytes=64 * 1024, fsync="never")
-    feed = make_feed(log=log)
-    feed.publish(b"first")
-    shutil.rmtree(tmp_path / "log")
-    with pytest.raises(p2pmsg.errors.LogFailedError) as failure:
-        feed.publish_many([bytes(1000)] * 5000)
-    accepted = int(re.match(r"(\d+) of 5000 messages", failure.value.__notes__[0])[1])
-    assert 0 < accepted < 5000
-    assert feed.stats().published == 1 + accepted
-    with contextlib.suppress(p2pmsg.errors.LogFailedError):  # unless a sync has said so before
-        feed.close()
-    assert feed.stats().log is not None
 
 
 pytest.importorskip("recovery.log")
@@ -199,31 +147,6 @@ def test_a_message_that_is_not_on_the_disk_is_not_accepted(asked_place, tmp_path
     monkeypatch.undo()
     with pytest.raises(p2pmsg.errors.LogFailedError, match="forced to the disk"):
         feed.close(0.0)
-
-
-def test_an_interrupt_between_log_and_socket_costs_a_sequence_and_no_more(
-    asked_place, tmp_path, make_subscriber, monkeypatch
-):
-    feed = p2pmsg.moldudp64.MoldPublisher(asked_place, session="S1", log=LogConfig(tmp_path))
-    feed.publish(b"first")
-    append = MoldLog.append
-
-    def interrupted(log, sequence, packet):
-        append(log, sequence, packet)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MoldLog, "append", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            feed.publish_many([b"x" * 700] * 5)
-    last = feed.publish(b"last")
-    assert 2 < last < 7
-    port = feed.request_address[1]
-    asked = asked_place.replace("request=127.0.0.1:0", f"request=127.0.0.1:{port}")
-    late = make_subscriber(asked, start="earliest")
-    received = [late.receive(60).value for _ in range(last)]
-    assert received == [b"first", *[b"x" * 700] * (last - 2), b"last"]
-    feed.close(0.0)
 
 
 def refuse(fd):

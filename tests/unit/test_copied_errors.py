@@ -148,10 +148,8 @@ def test_what_cannot_be_pickled_goes_as_its_text():
     lock = threading.Lock()
     error = errors.ConfigError("handler", "a function", lock)
     assert pickle.loads(pickle.dumps(error)).value == repr(lock)
-    assert copy.copy(error).value is copy.deepcopy(error).value is lock
     error.itself = error
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
-    assert copy.deepcopy(error).itself is not error
 
 
 HISTOGRAM = LatencyHistogram()

@@ -41,20 +41,6 @@ def test_the_name_of_a_new_folder_is_forced_to_the_disk(make, tmp_path, forced):
     assert str(tmp_path) in forced
 
 
-def test_folders_that_are_there_are_left_alone(tmp_path, forced, monkeypatch):
-    make_folder(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    make_folder(".")
-    assert forced == []
-
-
-@pytest.mark.parametrize("name", ["file", "file/below", "file/below/it"])
-def test_a_file_in_the_place_of_a_folder_is_said_to_be_no_folder(tmp_path, name):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(NotADirectoryError, match="Not a directory"):
-        make_folder(tmp_path / name)
-
-
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_file_that_cannot_be_replaced_is_as_it_was(tmp_path, monkeypatch, step):
     path = tmp_path / "a"
@@ -83,23 +69,6 @@ def test_a_lock_is_had_once_and_given_back(tmp_path):
     unlock_file(held)
     unlock_file(held)  # again, as after an exception
     unlock_file(lock_file(tmp_path / "lock"))
-
-
-def test_a_lock_given_back_is_free_although_a_forked_child_has_a_copy(tmp_path):
-    held = lock_file(tmp_path / "lock")
-    copy = os.dup(held.fileno())
-    unlock_file(held)
-    unlock_file(lock_file(tmp_path / "lock"))
-    os.close(copy)
-
-
-@pytest.mark.long
-def test_a_forked_child_does_not_give_back_its_parent_s_lock(tmp_path):
-    held = lock_file(tmp_path / "lock")
-    in_child(lambda _: unlock_file(held))
-    with pytest.raises(BlockingIOError):
-        lock_file(tmp_path / "lock")
-    unlock_file(held)
 
 
 def test_a_forked_child_does_not_keep_the_lock_of_a_parent_that_died(tmp_path):

@@ -7,7 +7,6 @@ from statistics import mean
 import pytest
 
 from recovery import Feedback
-from recovery.checks import backed_off_ns
 
 MS = 1_000_000
 
@@ -44,14 +43,6 @@ def test_waits_are_distributed_as_the_rfc_has_it():
         assert found == pytest.approx(expected, abs=0.015), part
 
 
-def test_the_wait_for_an_answer_doubles_up_to_its_ceiling_and_is_shortened_at_random():
-    feedback = make(retry_interval=0.005)
-    for attempt, expected_ms in enumerate([5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000]):
-        drawn = [feedback.retry_ns(attempt) for _ in range(200)]
-        assert 0.8 * expected_ms * MS <= min(drawn) < max(drawn) <= expected_ms * MS
-    assert feedback.retry_ns(10**6) <= 1000 * MS
-
-
 def test_the_wait_follows_how_long_answers_take():
     feedback = make()
     for _ in range(50):
@@ -60,23 +51,3 @@ def test_the_wait_follows_how_long_answers_take():
     for _ in range(200):
         feedback.answered(100_000)
     assert mean(feedback.retry_ns(0) for _ in range(100)) <= 2 * MS  # the floor
-
-
-def test_an_answer_is_waited_for_as_long_as_it_lies_unread():
-    feedback = make()
-    feedback.unread_ns = 300 * MS
-    assert {feedback.retry_ns(attempt) for attempt in range(4)} == {300 * MS}
-    assert feedback.retry_ns(20) > 300 * MS
-    feedback.unread_ns = 0
-    assert feedback.retry_ns(0) < 10 * MS
-
-
-def test_waits_double_up_to_the_ceiling_and_jitter_shortens_them_by_its_part_at_most():
-    waits = [backed_off_ns(10, 75, attempt, 0, Random(3)) for attempt in (0, 1, 2, 3, 4, 10**9)]
-    assert waits == [10, 20, 40, 75, 75, 75]
-    rng = Random(3)
-    for attempt in range(5):
-        longest = min(8000, 1000 << attempt)
-        drawn = {backed_off_ns(1000, 8000, attempt, 0.25, rng) for _ in range(50)}
-        assert len(drawn) > 20
-        assert 0.75 * longest <= min(drawn) <= max(drawn) <= longest

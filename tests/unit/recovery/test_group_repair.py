@@ -23,13 +23,6 @@ def test_a_range_that_several_ask_for_is_sent_once():
     assert repair.messages_lingering == 20
 
 
-def test_only_what_nobody_has_asked_for_is_added():
-    repair = GroupRepair()
-    repair.request(A, "s", [(0, 10)], now_ns=0)
-    repair.request(B, "s", [(5, 15)], now_ns=0)
-    assert sorted(drain(repair, 0)) == [(0, 10), (10, 15)]
-
-
 def test_should_not_repair_again_while_it_lingers():
     repair = GroupRepair(linger=0.01)
     repair.request(A, "s", [(0, 10)], now_ns=0)
@@ -50,13 +43,6 @@ def test_should_repair_again_for_who_has_waited_in_vain():
     assert drain(repair, 4 * MS) == []
     repair.request(B, "s", [(0, 10)], attempt=3, now_ns=8 * MS)
     assert drain(repair, 8 * MS) == [(0, 10)]
-
-
-def test_streams_do_not_mix():
-    repair = GroupRepair()
-    repair.request(A, "s", [(0, 10)], now_ns=0)
-    repair.request(A, "t", [(0, 10)], now_ns=0)
-    assert len(drain(repair, 0)) == 2
 
 
 def test_all_repairs_together_keep_to_the_rate():
@@ -88,18 +74,3 @@ def test_one_requester_keeps_to_its_budget_and_the_others_have_theirs():
     assert count * 100 <= 2000 + 16_000 + 100
     repair.request(B, "s", [(5000, 5001)], now_ns=1000 * MS)
     assert (5000, 5001) in drain(repair, 1000 * MS)
-
-
-def test_what_is_not_kept_can_be_asked_for_again():
-    repair = GroupRepair()
-    repair.request(A, "s", [(0, 10)], now_ns=0)
-    repair.drop_range(A, "s", 0, 10)
-    assert repair.next_deadline_ns(now_ns=0) is None
-    repair.request(B, "s", [(0, 10)], now_ns=0)
-    assert drain(repair, 0) == [(0, 10)]
-
-
-def test_a_refused_range_is_named_and_not_remembered():
-    repair = GroupRepair(ranges_max=1)
-    assert repair.request(A, "s", [(0, 1), (5, 6)], now_ns=0) == [(5, 6)]
-    assert repair.request(B, "s", [(5, 6)], now_ns=0) == []

@@ -55,13 +55,6 @@ def test_parts_that_contradict_one_another_are_refused():
     assert (made.refused, made.missing("k")) == (2, [(1, 3)])
 
 
-def test_parts_that_do_not_add_up_make_nothing():
-    made = Reassembler()
-    made.add("k", 0, 2, 30, b"x" * 10, now_ns=0)
-    assert made.add("k", 1, 2, 30, b"x" * 10, now_ns=0) is None
-    assert (made.refused, len(made)) == (1, 0)
-
-
 def test_the_one_without_new_parts_makes_space():
     made = Reassembler(bytes_max=30)
     for key in "abc":
@@ -69,13 +62,6 @@ def test_the_one_without_new_parts_makes_space():
     made.add("a", 0, 2, 20, b"x" * 10, now_ns=0)  # nothing new
     made.add("d", 0, 2, 20, b"x" * 10, now_ns=0)
     assert ("a" in made, "b" in made, made.evicted, made.bytes_held) == (False, True, 1, 30)
-
-
-def test_their_number_is_bounded():
-    made = Reassembler(wholes_max=2)
-    for key in range(10):
-        made.add(key, 0, 2, 20, b"x", now_ns=0)
-    assert (len(made), made.evicted) == (2, 8)
 
 
 def test_old_ones_are_given_up():

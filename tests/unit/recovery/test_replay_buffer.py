@@ -1,7 +1,5 @@
 import sys
 
-import pytest
-
 from recovery import PartedFrame, ReplayBuffer
 from tests.unit.memory import bytes_kept
 
@@ -22,34 +20,9 @@ def ranges(frames) -> list[tuple[int, int]]:
     return [(kept.start, kept.stop) for kept in frames]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "found"),
-    [((0, 2), None), ((2, 3), (2, 4)), ((3, 9), (2, 4)), ((4, 5), (4, 5)), ((5, 9), None)],
-)
-def test_the_first_frame_of_a_range_is_found(wanted, found):
-    buffer = buffer_of(("a", 0, 2), ("a", 2, 4), ("a", 4, 5), frames_max=2)
-    kept = buffer.first("a", *wanted)
-    assert (None if kept is None else (kept.start, kept.stop)) == found
-    assert [kept] == (buffer.frames("a", *wanted, 1) or [None])
-    assert buffer.first("a", 3, 3) is buffer.first("b", 0, 9) is None
-
-
-def test_a_frame_larger_than_the_bound_evicts_nothing():
-    buffer = buffer_of(("a", 0, 2), bytes_max=10)
-    buffer.append("a", 2, 3, bytes(11), now_ns=0, timestamp_ns_max=0)
-    assert (buffer.frames_held, buffer.next("a")) == (1, 5)
-    assert ranges(buffer.frames("a", 0, 5, 1000)) == [(0, 2)]
-
-
 def test_a_stream_too_many_is_not_kept():
     buffer = buffer_of(("a", 0, 2), ("b", 0, 2), streams_max=1)
     assert (buffer.streams(), buffer.next("b")) == (["a"], 0)
-
-
-@pytest.mark.parametrize(("start", "count"), [(3, 1), (4, 0)])
-def test_sequences_do_not_go_back(start, count):
-    with pytest.raises(ValueError, match="start >= 4 and count >= 1"):
-        buffer_of(("s", 0, 4)).append("s", start, count, b"", now_ns=0, timestamp_ns_max=0)
 
 
 def test_a_long_incarnation_leaves_no_trace_of_what_was_evicted():

@@ -1,4 +1,4 @@
-from recovery import RequesterStats, RetransmitScheduler
+from recovery import RetransmitScheduler
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -73,12 +73,6 @@ def test_what_could_not_be_sent_at_once_goes_out_in_its_turn():
     assert answers.next_job(now_ns=MS) is None
 
 
-def test_who_is_refused_as_one_requester_too_many_is_not_answered_at_once():
-    answers = scheduler(requesters_max=1)
-    answers.request(b"a", "s", [(0, 1)], now_ns=0)
-    assert not answers.answer_at_once(b"b", "s", 3, 5, 20, now_ns=0)
-
-
 def test_a_greedy_requester_waits_for_its_budget_and_the_others_do_not():
     answers = scheduler(budget_bytes_s=1000, budget_burst_bytes=100)
     answers.request(b"greedy", "s", [(0, 1000)], now_ns=0)
@@ -93,36 +87,12 @@ def test_a_greedy_requester_waits_for_its_budget_and_the_others_do_not():
     assert serve(answers, 9, now_ns=ready_ns) == [(b"greedy", "s", 10)]
 
 
-def test_what_is_not_kept_is_dropped_without_a_charge():
-    answers = scheduler()
-    answers.request(b"a", "s", [(0, 10)], now_ns=0)
-    answers.drop_range(b"a", "s", 0, 4)
-    assert answers.next_job(now_ns=0) == (b"a", "s", 4, 10)
-    answers.drop_range(b"a", "s", 4, 10)
-    assert answers.next_job(now_ns=0) is None
-    assert answers.next_deadline_ns(now_ns=0) is None
-    assert answers.requester_stats()[b"a"] == RequesterStats(0, 0, 2, 1, 0)
-
-
 def test_a_range_too_many_is_refused_by_name():
     answers = scheduler(ranges_max=2)
     refused = answers.request(b"a", "s", [(0, 1), (4, 5), (8, 9), (1, 2)], now_ns=0)
     assert refused == [(8, 9)]
     assert list(answers.waiting(b"a", "s")) == [(0, 2), (4, 5)]
     assert (answers.ranges_refused, answers.requester_stats()[b"a"].ranges_refused) == (1, 1)
-
-
-def test_an_answer_from_the_middle_does_not_pass_the_bound():
-    answers = scheduler(ranges_max=1)
-    answers.request(b"a", "s", [(0, 9)], now_ns=0)
-    answers.sent(b"a", "s", 3, 5, 10, now_ns=0)
-    assert list(answers.waiting(b"a", "s")) == [(0, 3)]
-
-
-def test_malformed_ranges_are_ignored():
-    answers = scheduler()
-    assert answers.request(b"a", "s", [(5, 5), (7, 3), (-2, 4)], now_ns=0) == []
-    assert answers.next_job(now_ns=0) is None
 
 
 def test_the_longest_idle_requester_makes_space_and_a_busy_one_does_not():
@@ -133,25 +103,6 @@ def test_the_longest_idle_requester_makes_space_and_a_busy_one_does_not():
     assert answers.request(b"new", "s", [(0, 5)], now_ns=0) == []
     assert sorted(answers.requester_stats()) == [b"busy", b"new"]
     assert answers.request(b"more", "s", [(0, 5)], now_ns=0) == [(0, 5)]
-
-
-def test_one_that_is_gone_leaves_nothing():
-    answers = scheduler()
-    answers.request(b"a", "s", [(0, 5)], now_ns=0)
-    answers.forget(b"a")
-    answers.forget(b"a")
-    answers.sent(b"a", "s", 0, 1, 10, now_ns=0)
-    answers.drop_range(b"a", "s", 0, 1)
-    answers.block(b"a", 5)
-    assert (len(answers), answers.next_job(now_ns=0)) == (0, None)
-
-
-def test_a_block_is_never_shortened():
-    answers = scheduler()
-    answers.request(b"a", "s", [(0, 2)], now_ns=0)
-    answers.block(b"a", 5 * MS)
-    answers.block(b"a", 2 * MS)
-    assert answers.next_deadline_ns(now_ns=0) == 5 * MS
 
 
 def starts(of: RetransmitScheduler, now_ms: int, count: int = 100) -> list[int]:
@@ -168,47 +119,6 @@ def test_what_is_on_its_way_is_not_sent_again():
     assert starts(answers, 2000) == [3, 4]
 
 
-def test_what_has_come_and_was_dropped_is_sent_again_and_the_rest_is_not():
-    answers = scheduler()
-    answers.request(b"a", "s", [(0, 4)], now_ns=0, received=0)
-    for now_ms in (0, 20, 40, 60):
-        assert len(starts(answers, now_ms, 1)) == 1
-    answers.request(b"a", "s", [(0, 4)], now_ns=S, received=2)
-    assert starts(answers, 1000) == [0, 1]
-
-
-def test_frames_that_answer_no_nack_count_too():
-    answers = scheduler()
-    answers.request(b"a", "s", [(0, 1)], now_ns=0, received=7)
-    answers.frames.note(b"a")
-    answers.frames.note(b"nobody")
-    assert starts(answers, 0) == [0]
-    answers.request(b"a", "s", [(0, 1)], now_ns=S, received=8)
-    assert starts(answers, 1000) == []
-    answers.request(b"a", "s", [(0, 1)], now_ns=S, received=9)
-    assert starts(answers, 1000) == [0]
-
-
-def test_a_requester_that_counts_again_is_believed_to_have_nothing_on_its_way():
-    answers = scheduler()
-    answers.request(b"a", "s", [(0, 5)], now_ns=0, received=100)
-    starts(answers, 0)
-    answers.request(b"a", "s", [(0, 2)], now_ns=S, received=3)
-    assert starts(answers, 1000) == [0, 1]
-    answers.request(b"a", "s", [(0, 2)], now_ns=2 * S, received=4)
-    assert starts(answers, 2000) == []
-
-
-def test_nothing_is_on_its_way_for_longer_than_half_a_minute():
-    answers = scheduler()
-    answers.request(b"a", "s", [(0, 1)], now_ns=0, received=0)
-    starts(answers, 0)
-    answers.request(b"a", "s", [(0, 1)], now_ns=30 * S - 1, received=0)
-    assert starts(answers, 29_999) == []
-    answers.request(b"a", "s", [(0, 1)], now_ns=30 * S, received=0)
-    assert starts(answers, 30_000) == [0]
-
-
 def test_what_goes_out_at_once_is_not_repeated_while_it_is_on_its_way():
     answers = scheduler()
     assert answers.answer_at_once(b"a", "s", 0, 1, 10, now_ns=0, received=5)
@@ -218,11 +128,3 @@ def test_what_goes_out_at_once_is_not_repeated_while_it_is_on_its_way():
     assert starts(answers, 1000) == [1]
     answers.request(b"a", "s", [(1, 2)], now_ns=2 * S, received=6)
     assert starts(answers, 2000) == []
-
-
-def test_what_was_lost_with_a_connection_is_sent_over_the_next_one_at_once():
-    answers = scheduler()
-    answers.request(b"first", "s", [(0, 9)], now_ns=0, received=0)
-    starts(answers, 0)
-    answers.request(b"second", "s", [(4, 9)], now_ns=20 * MS, received=4)
-    assert starts(answers, 20) == [4, 5, 6, 7, 8]

@@ -8,12 +8,6 @@ def test_what_was_received_before_the_first_word_was_none_of_ours():
     assert frames.arrived(b"a", 102) == 2
 
 
-def test_who_does_not_say_has_all():
-    frames = SentFrames()
-    frames.note(b"a")
-    assert frames.arrived(b"a", None) == 1
-
-
 def test_a_number_that_goes_back_begins_again():
     frames = SentFrames()
     frames.arrived(b"a", 100)
@@ -30,13 +24,6 @@ def test_what_was_not_sent_after_all_does_not_count():
     frames.note(b"a")
     frames.take_back(b"a")
     assert frames.note(b"a") == 1
-
-
-def test_requesters_count_for_themselves():
-    frames = SentFrames()
-    frames.note(b"a")
-    assert frames.arrived(b"b", 7) == frames.arrived(b"b", None)
-    assert frames.arrived(b"a", 1) == 1
 
 
 def test_one_that_was_forgotten_has_all_that_was_sent_before(monkeypatch):

@@ -23,13 +23,6 @@ def test_a_send_waits_so_long_in_all_however_often_it_is_woken():
     assert (guard.stalls, guard.frames_shed, guard.stalled_ns) == (1, 1, 100 * MS)
 
 
-def test_a_send_that_is_woken_too_late_is_shed_at_once():
-    guard = StallGuard(0.1)
-    guard.blocked(now_ns=0)
-    assert guard.blocked(now_ns=101 * MS) == 0
-    assert not guard.flowing
-
-
 def test_a_success_ends_the_stall_and_the_next_has_its_full_time():
     guard = StallGuard(0.1)
     guard.blocked(now_ns=0)
@@ -45,16 +38,6 @@ def test_while_shedding_no_frame_waits_until_the_next_attempt():
     assert guard.frames_shed == 3
 
 
-def test_one_attempt_each_stall_time_waits_a_quarter_of_it():
-    guard = shedding(1000)
-    assert guard.blocked(now_ns=2000 * MS) == 250 * MS
-    assert guard.blocked(now_ns=2100 * MS) == 150 * MS
-    guard.waited(now_ns=2250 * MS)
-    assert guard.blocked(now_ns=2250 * MS) == 0
-    assert guard.blocked(now_ns=3249 * MS) == 0
-    assert guard.blocked(now_ns=3250 * MS) == 250 * MS
-
-
 @pytest.mark.parametrize("probing", [False, True], ids=["a passing attempt", "a waiting attempt"])
 def test_any_success_ends_the_shedding(probing):
     guard = shedding(1000)
@@ -63,8 +46,3 @@ def test_any_success_ends_the_shedding(probing):
     guard.succeeded(now_ns=2001 * MS)
     assert guard.flowing
     assert guard.blocked(now_ns=2002 * MS) == 1000 * MS
-
-
-def test_a_time_out_of_its_limits_is_named():
-    with pytest.raises(ValueError, match=r"stall_timeout must .*0"):
-        StallGuard(0)

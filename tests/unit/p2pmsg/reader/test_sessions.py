@@ -63,25 +63,3 @@ def test_a_former_session_of_its_name_does_not():
 def test_those_heard_of_longest_ago_are_forgotten():
     members = members_of(*((n, "a", 0, 1) for n in range(MEMBERS_MAX + 10)))
     assert [one.session for one in members] == list(range(10, MEMBERS_MAX + 10))
-
-
-def test_another_place_for_a_session_that_is_announced_is_not_believed():
-    members = members_of((1, "a", 0, 1))
-    elsewhere = parse_endpoint("tcp://127.0.0.1:6")
-    for at_s in (1.1, 1.3, 1.5, 3.4):
-        members.note(Presence(1, "a", elsewhere), 0, now_ns=int(at_s * S))
-        if at_s < 3:
-            members.note(Presence(1, "a", AT), 0, now_ns=int(at_s * S))
-        assert members.current(1, now_ns=int(at_s * S)).recovery == AT
-    members.note(Presence(1, "a", elsewhere), 0, now_ns=int(3.6 * S))
-    assert members.current(1, now_ns=int(3.6 * S)).recovery == elsewhere
-
-
-def test_who_is_asked_is_not_forgotten_for_a_crowd():
-    for wanted in (1, None):
-        members = members_of((1, "a", 0, 1))
-        assert current(members, wanted, 1) == 1
-        for session in range(2, 2 * MEMBERS_MAX):
-            members.note(Presence(session, "a", AT), 0, now_ns=int(1.1 * S))
-        assert current(members, wanted, 1.2) == 1
-        assert len(list(members)) == MEMBERS_MAX

@@ -6,7 +6,6 @@ import pytest
 
 from p2pmsg import control, wire
 from p2pmsg.subscriber.relays import LOOP
-from p2pmsg.subscriber.resync import resync
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, refused, welcome
@@ -78,21 +77,6 @@ def test_messages_over_a_relay_are_handed_on():
     assert [(kind, key) for kind, key, _ in talk.requests()] == [("JOINED", RELAY)]
 
 
-def test_the_list_is_asked_for_until_it_comes():
-    talk = Relayed()
-    talk.hear(relay_welcome())
-    talk.pass_ms(350)
-    assert [key for kind, key, _ in talk.requests() if kind == "SESSIONS_REQUEST"] == [RELAY] * 4
-
-
-def test_the_list_is_asked_for_again_every_second():
-    talk = Relayed().meet(heads=[head(0)])
-    talk.pass_ms(990)
-    talk.requests()
-    talk.pass_ms(20)
-    assert [kind for kind, _, _ in talk.requests()] == ["SESSIONS_REQUEST"]
-
-
 def test_pages_are_asked_for_at_once():
     talk = Relayed()
     talk.hear(relay_welcome())
@@ -117,16 +101,6 @@ def test_unknown_sessions_make_it_ask_again_but_not_all_the_time():
     assert not talk.core.lines[0].unknown_ns
 
 
-def test_a_pulse_with_another_version_makes_it_ask():
-    talk = Relayed().meet(heads=[head(0)])
-    talk.pass_ms(200)
-    talk.requests()
-    body = control.Heartbeat(0, control.endpoint_hash_of("memory://relay"))
-    talk.hear(wire.control_frame(Kind.HEARTBEAT, RELAY, body, sequence=5))
-    talk.pass_ms(30)
-    assert "SESSIONS_REQUEST" in [kind for kind, _, _ in talk.requests()]
-
-
 def test_a_session_that_appears_later_is_taken_from_its_beginning():
     talk = Relayed().meet(heads=[head(5)])
     talk.pass_ms(1100)
@@ -137,14 +111,6 @@ def test_a_session_that_appears_later_is_taken_from_its_beginning():
 
 
 class TestTwoRoutes:
-    def test_duplicates_are_dropped(self):
-        talk = Relayed().two()
-        talk.hear(data(0), line=0)
-        talk.hear(data(0), line=1)
-        talk.hear(data(1), line=1)
-        talk.hear(data(1), line=0)
-        assert talk.read() == [("t", 0, 1), ("t", 1, 1)]
-
     @pytest.mark.parametrize("is_welcomed", [False, True])
     def test_the_relay_is_asked_when_the_publisher_gives_no_answer(self, is_welcomed):
         talk = Relayed().two()
@@ -206,17 +172,6 @@ class TestTwoRoutes:
         talk.pass_ms(30)
         assert (RELAY, [(0, 2)]) in talk.nacks()
 
-    def test_it_has_ended_when_the_relay_has_it_no_more(self):
-        talk = Relayed().two(publisher_timeout=0.5)
-        talk.hear(data(2), line=1)
-        talk.hear(welcome(77), line=0)
-        for _ in range(20):
-            talk.pass_ms(100)
-            talk.reply(sessions(), session=RELAY)
-            talk.hear(heartbeat(0, session=77), line=0)
-        assert talk.core.peers[SESSION].gone
-        assert talk.read() == [("t", 0, 2, "publisher_gone"), ("t", 2, 1)]
-
 
 def test_a_relay_that_restarts_without_its_log_gets_its_routes_back():
     talk = Relayed().meet(heads=[head(0)])
@@ -231,23 +186,6 @@ def test_a_relay_that_restarts_without_its_log_gets_its_routes_back():
     assert (OTHER, [(1, 3)]) in talk.nacks()
     talk.reply(data(1, 2), session=OTHER)
     assert talk.read() == [("t", 1, 2), ("t", 3, 1)]
-
-
-def test_a_publisher_at_a_relays_place_takes_its_routes():
-    talk = Relayed().meet(heads=[head(0)])
-    talk.hear(data(2))
-    talk.hear(welcome(77))
-    assert talk.core.peers[SESSION].gone
-    assert talk.core.relays.upstreams == {}
-    assert talk.core.lines[0].session == 77
-
-
-def test_a_session_that_has_its_publisher_goes_on_without_the_relay():
-    talk = Relayed().two()
-    talk.hear(welcome(77), line=1)
-    peer = talk.core.peers[SESSION]
-    assert (peer.gone, peer.relayed) == (False, [])
-    assert talk.core.relays.upstreams == {}
 
 
 def test_replies_are_taken_from_those_who_have_a_route_only():
@@ -279,35 +217,6 @@ class TestLoops:
         talk.hear(data(0))
         assert (talk.core.peers, talk.core.relays.path_beyond()) == ({}, [])
 
-    def test_it_is_looked_at_again_later(self):
-        talk = Relayed(own=RELAY)
-        talk.hear(relay_welcome(OTHER))
-        talk.reply(sessions(relay=OTHER, path=[OTHER, RELAY]), session=OTHER)
-        talk.commanded()
-        talk.pass_ms(11_000)
-        assert ("reconnect", 0, 0) in talk.commanded()
-        assert (talk.core.lines[0].refusal, talk.core.lines[0].problem) == (LOOP, "")
-        talk.meet(OTHER, heads=[head(0)])
-        assert talk.core.lines[0].refusal == ""
-        talk.hear(data(0))
-        assert talk.read() == [("t", 0, 1)]
-
-
-def test_after_an_interrupt_relays_are_asked_again():
-    talk = Relayed().meet(heads=[head(0)])
-    talk.hear(data(0))
-    talk.read()
-    talk.hear(data(3))
-    talk.commanded()
-    talk.requests()
-    resync(talk.core, now_ns=talk.now_ns)
-    assert ("connect", 0, RELAY) in talk.commanded()
-    talk.pass_ms(1)
-    kinds = [kind for kind, key, _ in talk.requests() if key == RELAY]
-    assert {"SESSIONS_REQUEST", "PROBE", "NACK"} <= set(kinds)
-    talk.reply(data(1, 3), session=RELAY)
-    assert talk.read() == [("t", 1, 3)]
-
 
 def test_who_starts_at_the_earliest_begins_where_any_route_does():
     talk = Relayed(lines=2, start="earliest")
@@ -318,19 +227,6 @@ def test_who_starts_at_the_earliest_begins_where_any_route_does():
     assert talk.core.peers[SESSION].joined
     talk.pass_ms(1)
     assert {(key, *ranges[0]) for key, ranges in talk.nacks()} == {(SESSION, 2, 9)}
-
-
-def test_a_line_that_is_away_is_not_waited_for():
-    talk = Relayed(lines=2, start="earliest")
-    talk.hear(welcome(), line=0)
-    talk.pass_ms(300)
-    for _ in range(4):
-        for kind, _, body in talk.requests():
-            if kind == "PROBE":
-                talk.hear(echo(body.probe, head(9, earliest=6, start=6)), line=0)
-        talk.pass_ms(100)
-    peer = talk.core.peers[SESSION]
-    assert (peer.joined, peer.streams["t"].receiver.start) == (True, 6)
 
 
 def test_garbage_from_a_relay_is_counted():
@@ -377,30 +273,10 @@ def answer(talk, seconds, *served, settled):
             talk.reply(sessions(*served, relay=OTHER, settled=settled), session=OTHER)
 
 
-def test_a_relay_that_is_away_for_longer_than_a_gap_is_waited_for_may_come_back():
-    talk = with_a_gap()
-    talk.pass_ms(15_000)
-    assert talk.read() == []
-    talk.hear(relay_welcome())
-    talk.pass_ms(100)
-    talk.reply(data(1, 2), session=RELAY)
-    assert talk.read() == [("t", 1, 2), ("t", 3, 1)]
-
-
 def test_a_relay_that_stays_away_is_given_up():
     talk = with_a_gap()
     talk.pass_ms(60_000)
     assert talk.read() == [("t", 1, 3, "publisher_gone"), ("t", 3, 1)]
-
-
-def test_while_a_relay_says_that_it_does_not_know_all_yet_it_is_asked_on():
-    talk = with_a_gap()
-    restarted(talk)
-    answer(talk, 20, settled=False)
-    assert talk.read() == []
-    assert not talk.core.peers[SESSION].gone
-    answer(talk, 2, (SESSION, 1), settled=True)
-    assert not talk.core.peers[SESSION].gone
 
 
 def test_a_relay_that_knows_all_and_has_not_the_session_ends_it():
@@ -409,23 +285,3 @@ def test_a_relay_that_knows_all_and_has_not_the_session_ends_it():
     answer(talk, 20, settled=True)
     assert talk.read() == [("t", 1, 3, "publisher_gone"), ("t", 3, 1)]
     assert talk.core.peers[SESSION].gone
-
-
-def catching_up(step):
-    """Let the relay have the session again and be at `step` more messages each half second."""
-    talk = Relayed(start="earliest").meet(heads=[head(1000, start=0)])
-    for turn in range(50):
-        talk.pass_ms(500)
-        talk.hear(pulse(RELAY))
-        talk.hear(heartbeat(turn * step, earliest=0))
-        if any(kind == "SESSIONS_REQUEST" for kind, _, _ in talk.requests()):
-            talk.reply(sessions((SESSION, 1), settled=True), session=RELAY)
-    return talk.read()
-
-
-def test_while_a_relay_catches_up_what_it_does_not_have_yet_is_waited_for():
-    assert catching_up(10) == []
-
-
-def test_a_relay_that_gets_no_further_is_not_waited_for():
-    assert catching_up(0) == [("t", 0, 1000, "timeout")]

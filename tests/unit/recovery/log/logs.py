@@ -4,7 +4,7 @@ from collections import defaultdict
 from contextlib import contextmanager
 
 from recovery.log import LogConfig, LogReader, LogWriter, MemoryStore, state
-from recovery.log.format import HEAD_BYTES, SEGMENT_HEADER, Walk
+from recovery.log.format import SEGMENT_HEADER, Walk
 from recovery.log.index import first_record_of
 
 SESSION, OTHER = 0xA1, 0xB2
@@ -127,10 +127,6 @@ def newest_ns(data):
     """Return when a segment's newest frame was appended."""
     walk = Walk(lambda count, at: data[at : at + count], SEGMENT_HEADER.size, len(data))
     return max(placed.appended_ns for placed in walk)
-
-
-def record_bytes(frame):
-    return HEAD_BYTES + len(frame)
 
 
 def small_log(*, closed, sessions=True):

@@ -32,14 +32,6 @@ def reader(log, request):
     return log.writer.reader() if request.param.startswith("the") else log.reader()
 
 
-def test_records_begin_at_a_time(log, reader):
-    at_ns = T0 + 100 * S
-    found = [tuple(record) for record in reader.records(start_ns=at_ns)]
-
-    assert found == [one for one in log.written if one[5] >= at_ns]
-    assert [*reader.records(start_ns=T0 + 200 * S)] == []
-
-
 def test_segments_that_nobody_looks_at_are_passed_over(log, reader):
     parts = {(SESSION, "a"): (100, 110), (SESSION, "none"): (0, 1)}
     found = [tuple(record) for record in reader.records(parts=parts)]

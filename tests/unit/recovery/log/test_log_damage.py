@@ -5,7 +5,7 @@ from struct import pack_into
 import pytest
 from crc32c import crc32c
 
-from recovery.log import LogFormatError, MemoryStore, repair, verify
+from recovery.log import LogFormatError, repair, verify
 from recovery.log.format import SEGMENT_HEADER, pack_head
 from tests.unit.recovery.log.logs import (
     SESSION,
@@ -202,18 +202,6 @@ def test_a_file_that_is_not_as_it_was(file, damage, closed):
     assert (report is None) == ((file, damage) in REFUSED)
 
 
-def test_a_state_that_is_damaged_may_be_deleted():
-    log = small_log(closed=True)
-    log.store.write("state", b"{}")
-    with pytest.raises(LogFormatError, match="delete the file to go on under a new session"):
-        log.open()
-    log.store.kill()
-    log.store.remove("state")
-    log.open()
-
-    assert read_all(log.reader()) == log.written
-
-
 def test_a_frame_that_has_a_record_in_it_is_not_taken_for_one():
     log = Log()
     log.append("a", 3)
@@ -252,18 +240,6 @@ def test_the_last_record_of_a_closed_log_that_was_cut_is_known_to_its_reader():
     found = copied(log, **{name: data[:-1]}).reader().find_cut()
 
     assert found.what == "1 records are missing at the end of the log"
-
-
-class Racing(MemoryStore):
-    """Somebody else does `meanwhile` before an index is read."""
-
-    meanwhile = None
-
-    def read(self, name):
-        if name.endswith(".idx") and self.meanwhile is not None:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            meanwhile()
-        return super().read(name)
 
 
 def test_verify_finds_nothing_while_the_log_is_written():

@@ -154,22 +154,6 @@ def test_a_failed_mark_is_not_relied_upon():
     assert log.writer.next(SESSION, "a") >= 13
 
 
-def test_an_interrupt_leaves_the_log_as_it_was(monkeypatch):
-    log = full_log()
-    for operation in ("write", "replace", "open"):
-        log.store.failing = {}
-        monkeypatch.setattr(log.store, "check", interrupt_at(log.store.check, operation))
-        log.store.failing = {operation: FULL}
-        with pytest.raises(KeyboardInterrupt):
-            log.append("a", 60, size=3900)
-        monkeypatch.undo()
-        log.store.failing = {}
-        log.append("a")
-        check(log)
-    log.crash()
-    assert log.writer.next(SESSION, "a") >= log.next[SESSION, "a"]
-
-
 def interrupt_at(check, operation):
     def interrupted(called):
         if called == operation:
@@ -191,10 +175,3 @@ def test_a_directory_that_vanishes_is_reported(tmp_path):
     again = Log(FileStore(tmp_path / "log"), directory=tmp_path / "log")
     again.append()
     again.close()
-
-
-def test_a_directory_that_cannot_be_written_is_reported():
-    directory = "/proc/none"
-    with pytest.raises(LogWriteError, match="/proc/none") as caught:
-        Log(FileStore(directory), directory=directory)
-    assert caught.value.errno == errno.ENOENT

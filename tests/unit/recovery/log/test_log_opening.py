@@ -13,7 +13,6 @@ from recovery.log import (
     LogReader,
     LogWriteError,
     LogWriter,
-    RecoveryError,
     verify,
 )
 from tests.unit.recovery.log.logs import (
@@ -40,16 +39,6 @@ def in_child(work):
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-
-
-def test_a_new_log_is_clean_and_has_the_session_given():
-    log = Log()
-
-    assert log.writer.opened.clean
-    assert log.writer.session == SESSION
-    assert log.writer.next(SESSION, "a") == log.writer.bytes == 0
-    assert log.writer.streams() == log.reader().streams() == []
-    assert list(verify("log", store=log.store)) == []
 
 
 def test_a_log_has_one_writer_at_a_time(tmp_path):
@@ -177,20 +166,6 @@ def test_an_abandoned_log_is_gone_on_with_under_a_new_session():
     assert after.skips(OTHER, "a") == []
     after.append(OTHER, "a", 0, 1, b"new", timestamp_ns_max=0, now_ns=log.now_ns)
     assert read_all(after.reader())[:-1] == log.written
-
-
-def test_a_reader_needs_a_log(tmp_path):
-    with pytest.raises(RecoveryError, match="No such file"):
-        LogReader(tmp_path / "none")
-    with pytest.raises(RecoveryError, match="has no log"):
-        LogReader(tmp_path)
-    (tmp_path / "file").write_text("no directory")
-    with pytest.raises(RecoveryError, match="Not a directory"):
-        LogReader(tmp_path / "file")
-    with pytest.raises(LogWriteError, match="cannot be opened"):
-        LogWriter(LogConfig(tmp_path / "file"), session=1, now_ns=0)
-    with pytest.raises(RecoveryError, match="has no log"):
-        next(verify(tmp_path))
 
 
 INDEX_LOST = ["deleted", "empty", "half", "of an earlier time"]

@@ -90,15 +90,6 @@ def test_what_could_not_be_allocated_is_given_back(tmp_path, monkeypatch):
     assert path.stat().st_size == 1000
 
 
-def test_a_system_without_fallocate_has_a_log(tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "posix_fallocate")
-    store = FileStore(tmp_path)
-    store.lock()
-    Tail(store, 1000).on_end(0, 5)
-    assert (tmp_path / "tail").stat().st_size == 4096
-    store.unlock()
-
-
 def open_log(directory, **config):
     return Log(FileStore(directory), directory=directory, **config)
 

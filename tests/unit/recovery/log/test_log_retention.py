@@ -4,7 +4,6 @@ import pytest
 
 from recovery.log import (
     LogLockedError,
-    LogWriteError,
     RecoveryError,
     truncate,
     verify,
@@ -53,15 +52,6 @@ def test_the_oldest_segments_go_by_age_of_their_newest_frame():
     kept = read_all(log.reader())
     assert kept[-1] == log.written[-1]
     assert log.now_ns - 100 * S - 60 * S < kept[0][5] <= log.now_ns - 100 * S
-
-
-def test_the_newest_segment_stays():
-    log = Log(segment_bytes=4096, retention_bytes=0)
-    fill(log, 100)
-    log.writer.expire(log.now_ns)
-
-    assert len(segments(log.store)) == 1
-    assert log.written[-1:] == read_all(log.reader())[-1:]
 
 
 def test_a_segment_that_is_read_stays_until_it_is_not():
@@ -204,21 +194,3 @@ def test_messages_are_appended_and_read_while_the_oldest_segments_are_deleted(en
     assert log.open().clean
     assert log.writer.next(SESSION, "rare") == 1
     assert read_all(log.reader()) == read_all(log.writer.reader())
-
-
-@pytest.mark.parametrize("operation", ["replace", "remove", "sync"])
-def test_what_could_not_be_deleted_is_deleted_later_and_noted_before(operation):
-    log = Log(segment_bytes=4096, retention_age=10**6)
-    pending = begin(log)
-    with log.failing({operation: OSError(28, "No space left on device")}):
-        pending.wait()
-    with pytest.raises(LogWriteError):
-        log.writer.end_expire(pending)
-    if operation == "sync":
-        assert log.writer.has_failed  # as of any fsync
-        return
-    log.writer.expire(log.now_ns)
-    assert len(segments(log.store)) == 1
-    log.kill()
-    log.open()
-    assert log.writer.next(SESSION, "rare") == 1

@@ -22,26 +22,6 @@ from tests.unit.recovery.log.logs import (
 )
 
 
-def test_a_sync_takes_what_was_there_when_it_began():
-    log = Log(segment_bytes=4096)
-    log.append_each(30, "a")
-    pending = log.writer.begin_sync()
-    began_bytes = log.writer.unsynced_bytes
-    assert pending.byte_count == began_bytes > 0
-    log.append_each(100, "a")  # segments are begun meanwhile
-    grown_bytes = log.writer.unsynced_bytes
-    pending.wait()
-    log.append_each(30, "a")
-    log.writer.end_sync(pending)
-
-    assert log.writer.unsynced_bytes > grown_bytes - began_bytes > 0
-    count = len(log.written)
-    log.writer.sync()
-    log.crash()
-    assert read_all(log.reader()) == log.written
-    assert count == 160
-
-
 def test_a_sync_passes_over_what_retention_deleted():
     log = Log(segment_bytes=4096, retention_bytes=5000)
     log.append_each(200, "a")
@@ -73,16 +53,6 @@ def test_no_sequence_is_used_twice_and_the_skipped_range_is_exact():
         log.writer.append(SESSION, "new", 99, 1, b"", timestamp_ns_max=0, now_ns=log.now_ns)
     log.writer.append(SESSION, "new", 100, 1, b"new", timestamp_ns_max=0, now_ns=log.now_ns)
     assert log.reader().skips(SESSION, "new") == [(0, 100)]
-
-
-def test_a_stream_of_which_nothing_is_left_begins_above_all_it_may_have_had():
-    log = Log(reserve=10)
-    log.append("a", 9)  # no mark of its own was needed
-    report = log.crash()
-
-    assert report.skipped == ()
-    assert log.writer.next(SESSION, "a") == 10
-    assert log.writer.skips(SESSION, "a") == [(0, 10)]
 
 
 def test_a_reserve_is_renewed_before_it_is_used_up():
@@ -196,13 +166,6 @@ def test_a_writer_gives_back_only_what_is_on_the_disk(on_disk, tmp_path):
         log.writer.sync()
     assert read_all(log.reader()) == log.written
     log.close()
-
-
-def next_after_crash(log):
-    """Return how far "a" had come, and where it goes on after the system died."""
-    used = log.next[SESSION, "a"]
-    log.crash()
-    return used, log.writer.next(SESSION, "a")
 
 
 def test_a_thread_forces_to_the_disk_while_another_one_writes(tmp_path):
