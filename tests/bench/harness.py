@@ -306,6 +306,10 @@ class PingPongRole:
 
     def ping(self, seconds: float) -> float:
         """Return the median of half a round trip in ns."""
+        return statistics.median(self.trips(seconds))
+
+    def trips(self, seconds: float) -> list[int]:
+        """Return half of each round trip in ns."""
         receive, send, now_ns = self._receiver.receive_one, self._sender.send_one, time.monotonic_ns
         ring, trips_ns = self._ring, []
         end_ns = now_ns() + int(seconds * 1e9)
@@ -315,11 +319,11 @@ class PingPongRole:
             sent_ns = now_ns()
             send(value)
             answer = receive()
-            trips_ns.append(now_ns() - sent_ns)
+            trips_ns.append((now_ns() - sent_ns) // 2)
             if answer != value:
                 raise TrialError(f"trip {len(trips_ns)} brought another message back")
         send(STOP)
-        return statistics.median(trips_ns[PING_WARM_UP_COUNT:]) / 2
+        return trips_ns[PING_WARM_UP_COUNT:]
 
     def close(self) -> None:
         self._sender.close()

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from tests.bench.harness import (
-    PING_WARM_UP_COUNT,
-    STOP,
     Children,
     Contender,
     PingPongRole,
@@ -130,24 +128,6 @@ def measure_one_way(plan: Plan, rate: int, contender: Contender) -> list[int]:
     return list(ages[count // 10 :])
 
 
-class TimedPingPong(PingPongRole):
-    """Returns each trip and not their median alone."""
-
-    def trips(self, seconds: float) -> list[int]:
-        """Return half of each round trip in ns."""
-        receive, send, now_ns = self._receiver.receive_one, self._sender.send_one, time.monotonic_ns
-        ring, trips_ns = self._ring, []
-        end_ns = now_ns() + int(seconds * 1e9)
-        sent_ns = 0
-        while sent_ns < end_ns or len(trips_ns) < 2 * PING_WARM_UP_COUNT:
-            sent_ns = now_ns()
-            send(ring[len(trips_ns) % len(ring)])
-            receive()
-            trips_ns.append((now_ns() - sent_ns) // 2)
-        send(STOP)
-        return trips_ns[PING_WARM_UP_COUNT:]
-
-
 def _ping_pong(plan: Plan, contender: Contender) -> list[int]:
     seconds = max(plan.seconds, _SECONDS_MIN)
-    return list(play_ping_pong(contender, TimedPingPong, "trips", seconds))
+    return list(play_ping_pong(contender, PingPongRole, "trips", seconds))

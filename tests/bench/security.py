@@ -14,16 +14,13 @@ import transports
 from p2pmsg.security import KeyPair, KnownPeers
 from p2pmsg.sync.access_watch import prefixes_allowed
 from tests.bench.groups import (
-    TIMEOUT_SECONDS,
     GroupReceiver,
     GroupSender,
     Namespaces,
     Wire,
     over,
-    pick_port,
 )
 from tests.bench.harness import (
-    Children,
     Contender,
     Plan,
     measure_ping_pong,
@@ -32,7 +29,7 @@ from tests.bench.harness import (
 from tests.bench.loads import LARGE_BYTES, TrialError
 from tests.bench.ours import OURS, REPLAY_BYTES, TOPIC, OursReceiver, OursSender
 from tests.bench.peers import ZmqReceiver, ZmqSender
-from tests.bench.report import Goal, Row, duty_goal, rate_goal
+from tests.bench.report import Goal, Row, rate_goal
 
 AREA = "security"
 SUBSCRIPTIONS = 20_000
@@ -105,7 +102,6 @@ BY_HAND = _rate("the same, one by one, against pyzmq with CURVE, one frame a mes
 FOUR = _rate("one publisher to four subscribers, CURVE against plain", 0.5, 0.8)
 PING_PONG = Goal(AREA, "ping-pong, median of RTT/2, CURVE against plain", "µs", 1.15, 1.05,
                  lower_is_better=True)  # fmt: skip
-ROTATION = duty_goal(AREA, "sealed multicast, other keys each 100 ms: longest pause", 10, 5, "ms")
 SUBSCRIBE = Goal(AREA, "a subscription, with rights by topic against without", "µs", 8, 3,
                  lower_is_better=True)  # fmt: skip
 SEALED = _rate("publish_many + receive_many, sealed multicast against plain multicast", 0.7, 0.9)
@@ -148,7 +144,6 @@ def run(plan: Plan) -> Iterator[Row]:
         )
         with Namespaces() as wire:
             yield SEALED.guarded(lambda: run_sealed(SEALED, "group", wire, folder, plan))
-            yield ROTATION.guarded(lambda: run_rotation(wire, folder, plan))
             yield SIGNED.guarded(lambda: run_sealed(SIGNED, "signed", wire, folder, plan))
         access = Path(folder, "access.toml")
         access.write_text(ACCESS)
@@ -178,70 +173,6 @@ def run_sealed(goal: Goal, source: str, wire: Wire, folder: str, plan: Plan) -> 
 
     note = "veth between two namespaces" if wire.sender_pid else "loopback: no privilege"
     return goal.compared(sealed, plain, plan.run_count, note)
-
-
-class RotatingSender(GroupSender):
-    """Publishes at full rate, and begins to use another key now and then."""
-
-    def publish_for(self, seconds: float, rotations_per_s: float) -> int:
-        """Return how often another key came into use."""
-        values = [bytes(128)] * 200
-        now = began = time.monotonic()
-        asked = 1
-        while now < began + seconds:
-            self.publisher.publish_many(TOPIC, values)
-            now = time.monotonic()
-            if now - began > asked / max(rotations_per_s, 1e-9):
-                self.publisher.rotate_keys()
-                asked += 1
-        self.publisher.flush()
-        return self.publisher._sender.multicast.keys.rotations
-
-
-class PauseReceiver(GroupReceiver):
-    def longest_pause_ms(self) -> float:
-        """Receive until nothing comes any more; return the longest wait between two batches."""
-        longest_s, last = 0.0, None
-        while True:
-            try:
-                self.subscriber.receive_many(65_536, 1.0 if last else TIMEOUT_SECONDS)
-            except TimeoutError:
-                break
-            now = time.monotonic()
-            longest_s = max(longest_s, now - (last or now))
-            last = now
-        self.receive_rest(0.1)
-        return longest_s * 1e3
-
-
-def run_rotation(wire: Wire, folder: str, plan: Plan) -> Row:
-    """Measure for how long nothing comes while keys change, and while they do not."""
-    sealing, opening = partial(security, SERVER, folder), partial(security, CLIENT, folder)
-
-    def pause_ms(rotations_per_s: float) -> tuple[float, int]:
-        port = pick_port()
-        with Children() as children:
-            sender = children.start(RotatingSender, wire, port, sealing)
-            sender.call("ready")
-            receiver = children.start(PauseReceiver, wire, port, 0.0, opening, SERVER.public_text)
-            receiver.call("ready")
-            sender.call("wait_ready", 1)
-            receiver.begin("longest_pause_ms")
-            rotations = sender.call("publish_for", 2.0, rotations_per_s)
-            return receiver.result(), rotations
-
-    with_keys, without, counts = [], [], []
-    for _ in range(plan.run_count):
-        pause, rotations = pause_ms(10.0)
-        with_keys.append(pause)
-        counts.append(rotations)
-        without.append(pause_ms(0.0)[0])
-    if min(counts) < 5:
-        raise TrialError(f"only {min(counts)} other keys came into use")
-    shown = ", ".join(f"{one:.1f}" for one in without)
-    return ROTATION.measured(
-        with_keys, f"nothing lost; {min(counts)} to {max(counts)} keys in 2 s; without: {shown} ms"
-    )
 
 
 def subscription_us(folder: str, access: str | None) -> float:

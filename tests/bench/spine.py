@@ -18,18 +18,15 @@ from tests.bench.harness import (
     measure_throughput,
     say,
 )
-from tests.bench.joining import RATE, measure
 from tests.bench.loads import LARGE_BYTES, TrialError
 from tests.bench.ours import OURS, OURS_MANY, REPLAY_BYTES
 from tests.bench.peers import BATCH_ZMQ, MSGPACK_ZMQ, RAW_ZMQ, ZENOH, why_no_zenoh
 from tests.bench.report import Goal, Row, duty_goal, rate_goal
-from tests.bench.thousand import measure as measure_thousand
 
 AREA = "spine"
 IDLE_SECONDS_PER_TRIAL_SECOND = 4
 REPAIR_SECONDS_PER_TRIAL_SECOND = 3
 REPAIR_RUNS_MAX = 3
-JOINING_RUNS_MAX = 3
 MEGABYTE = 1e6
 
 
@@ -74,11 +71,6 @@ STREAMS = {
 MEMORY = _duty(
     "publisher's peak RSS growth, a subscriber never reads", 1.2, 1.1, "× the 64 MiB buffer"
 )
-THOUSAND = _rate("1,000 subscribers in four processes, all together, against raw pyzmq", 1, 2)
-JOINING = {
-    0.0: _duty("1,000 subscribers of all topics join an idle publisher at once", 5, 2, "s"),
-    RATE: _duty(f"the same, and it publishes {RATE:.0f} messages a second", 10, 4, "s"),
-}
 
 
 def run(plan: Plan) -> Iterator[Row]:
@@ -90,14 +82,6 @@ def run(plan: Plan) -> Iterator[Row]:
     yield from _run_idle(IDLE, measure_idle, plan)
     yield from _run_idle(STREAMS, measure_idle_streams, plan)
     yield MEMORY.guarded(lambda: _run_memory(plan))
-    yield THOUSAND.guarded(
-        lambda: THOUSAND.compared(
-            lambda: measure_thousand(OURS), lambda: measure_thousand(RAW_ZMQ),
-            min(plan.run_count, JOINING_RUNS_MAX),
-        )
-    )  # fmt: skip
-    for rate, goal in JOINING.items():
-        yield goal.guarded(lambda goal=goal, rate=rate: _run_joining(goal, rate, plan))
 
 
 def _run_race(race: Race, plan: Plan) -> Row:
@@ -142,21 +126,6 @@ def _run_idle(
         return
     for end, goal in goals.items():
         yield goal.measured([shares[end]])
-
-
-def _run_joining(goal: Goal, rate: float, plan: Plan) -> Row:
-    trials = [measure(rate=rate) for _ in range(min(plan.run_count, JOINING_RUNS_MAX))]
-    trial = trials[-1]
-    note = (
-        f"publisher's processor {trial['driver_s'] + trial['publishing_s']:.2f} s and libzmq's "
-        f"{trial['others_s']:.2f} s, subscribers' {trial['subscribers_cpu_s']:.1f} s; "
-        f"{trial['probes']:.0f} probes"
-    )
-    if rate:
-        slowest = max(each["worst_publish_ms"] for each in trials)
-        worked = max(each["worst_publish_cpu_ms"] for each in trials)
-        note += f"; slowest publish {slowest:.0f} ms, {worked:.1f} ms of it at work"
-    return goal.measured([each["seconds"] for each in trials], note)
 
 
 def _run_memory(plan: Plan) -> Row:
