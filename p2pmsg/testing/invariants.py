@@ -1,8 +1,8 @@
 """What must hold at the end of a simulation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from p2pmsg.subscriber.sessions import Stream
+from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.testing.oracle import History, Seen, key_of, title_of
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
@@ -161,6 +161,18 @@ def _loss_violations(
         yield f"{name} skipped messages although it waits"
 
 
+def knows_all(
+    subscriber: SimulatedSubscriber, peer: Session, heads: Mapping[str, tuple[int, int]]
+) -> bool:
+    """Whether a subscriber knows of all messages of a session that it takes."""
+    for topic, (_, following) in heads.items():
+        stream = peer.streams.get(topic)
+        head = 0 if stream is None else stream.receiver.head
+        if head < following and subscriber.wants(topic):
+            return False
+    return True
+
+
 def has_all_of_relay(subscriber: SimulatedSubscriber, line: int, place: SimulatedRelay) -> bool:
     """Whether a subscriber knows of everything that a relay serves."""
     core, relay = subscriber.core, place.relay
@@ -172,11 +184,8 @@ def has_all_of_relay(subscriber: SimulatedSubscriber, line: int, place: Simulate
         routes = [one for one in routes if one.line == line]
         if peer is None or not any(one.joined and one.probe is None for one in routes):
             return False
-        for topic, (_, following) in served.heads().items():
-            stream = peer.streams.get(topic)
-            lags = stream is None or stream.receiver.head < following
-            if lags and following and subscriber.wants(topic):
-                return False
+        if not knows_all(subscriber, peer, served.heads()):
+            return False
     return True
 
 

@@ -24,6 +24,8 @@ from transports.memory import Link
 
 MS = 1_000_000
 _SEAL_HEADER_BYTES = 16
+_REORDERING_S = 0.01
+"""How much longer a frame takes at most that others may overtake."""
 
 
 class FaultyNetwork:
@@ -36,12 +38,11 @@ class FaultyNetwork:
         sockets: where the simulated processes meet.
         receivers: called when a frame has arrived at the socket of that name.
         step: called with a frame's kind and its two sockets, right before it arrives and right
-            after its receiver has worked on it.
+            after its receiver has worked on it; None after `heal`.
+        watchers: called with the link and the bytes of each frame that is not lost otherwise; it
+            is lost where one returns True. `heal` ends them.
         sent: frames put on the way, by kind.
-        probes: how many probes each process sent, by its name; `echoes` how many echoes were sent
-            to it.
         lost: frames that did not arrive.
-        events: how many events have happened.
         answered_bytes: what was sent to strangers, or to all because of them.
 
     """
@@ -53,11 +54,9 @@ class FaultyNetwork:
         self.sockets = MemoryNetwork(self._deliver)
         self.receivers: dict[str, Callable[[], None]] = {}
         self.step: Callable[[str, str, str], None] | None = None
+        self.watchers: list[Callable[[Link, bytes], bool]] = []
         self.sent: Counter[str] = Counter()
-        self.probes: Counter[str] = Counter()
-        self.echoes: Counter[str] = Counter()
         self.lost = 0
-        self.events = 0
         self.answered_bytes = 0
         self._log = log
         self.sealed_kinds: dict[bytes, str] = {}
@@ -67,9 +66,9 @@ class FaultyNetwork:
         self._slow: dict[tuple[str, str], deque[tuple[Link, bytes]]] = {}
         self._partitions: dict[tuple[str, str], int] = {}
         self._one_way: dict[tuple[str, str], float] = {}
-        self._narrow: dict[tuple[str, str], float] = {}
         self._hash = blake2b(digest_size=16)
-        self._set_delays()
+        shortest, longest = (to_ns(seconds) for seconds in options.delay)
+        self._delay_ns, self._spread_ns = shortest, longest - shortest
 
     @property
     def trace(self) -> str:
@@ -100,7 +99,6 @@ class FaultyNetwork:
         while queue and queue[0][0] <= end_ns:
             time_ns, _, action, args = heapq.heappop(queue)
             clock.now_ns = time_ns
-            self.events += 1
             action(*args)
         clock.now_ns = end_ns
 
@@ -117,58 +115,31 @@ class FaultyNetwork:
 
     def deafen(self, publisher: str, subscriber: str, seconds: float) -> None:
         """Let nothing pass over the data path between two for a while; `inf`: also after `heal`."""
-        self._prolong(self._one_way, (publisher, subscriber), seconds)
+        until = math.inf if math.isinf(seconds) else self.clock.now_ns + to_ns(seconds)
+        ends = publisher, subscriber
+        self._one_way[ends] = max(until, self._one_way.get(ends, 0))
 
     def is_one_way(self, publisher: str, subscriber: str) -> bool:
         """Whether nothing passes over the data path between two."""
         return self._one_way.get((publisher, subscriber), 0) > self.clock.now_ns
 
-    def narrow(self, publisher: str, subscriber: str, seconds: float) -> None:
-        """Let no large datagram pass between two for a while; `inf`: also after `heal`."""
-        self._prolong(self._narrow, (publisher, subscriber), seconds)
-
-    def _prolong(
-        self, faults: dict[tuple[str, str], float], ends: tuple[str, str], seconds: float
-    ) -> None:
-        """Let a fault between two last for `seconds` from now on, if that is longer than it was."""
-        until = math.inf if math.isinf(seconds) else self.clock.now_ns + to_ns(seconds)
-        faults[ends] = max(until, faults.get(ends, 0))
-
     def heal(self) -> None:
         """From now on every frame arrives, in order, after its delay."""
-        self.options = replace(
-            self.options,
-            loss=0.0,
-            recovery_loss=0.0,
-            shared_loss=0.0,
-            duplication=0.0,
-            reordering=0.0,
-        )
+        self.options = replace(self.options, loss=0.0, duplication=0.0, reordering=0.0)
+        self.step = None
+        self.watchers.clear()
         self._partitions.clear()
         self._one_way = {ends: until for ends, until in self._one_way.items() if math.isinf(until)}
-        self._narrow = {ends: until for ends, until in self._narrow.items() if math.isinf(until)}
-        self._set_delays()
-
-    def _set_delays(self) -> None:
-        options = self.options
-        self._delay_ns = to_ns(options.delay_min)
-        self._spread_ns = to_ns(options.delay_max - options.delay_min)
-        recovery = options.loss if options.recovery_loss is None else options.recovery_loss
-        self._losses = {"data": options.loss, "request": recovery, "reply": recovery}
 
     def _deliver(self, link: Link, frame: bytes) -> None:
         """Decide what becomes of a frame; the hook of the memory network."""
         kind = self.kind_of(frame)
         self.sent[kind] += 1
-        if kind == "ECHO" and link.kind != "request":  # nobody but a stranger sends one there
-            self.echoes[name_of(link.target)] += 1
-        elif kind == "PROBE":
-            self.probes[name_of(link.source)] += 1
         self.note(f"{link.source}>{link.target} {kind} {zlib.crc32(frame):x}")
-        rng = self.rng
-        loss = self._losses[link.kind]
-        is_lost = bool(loss) and rng.random() < loss
-        if is_lost or self._is_parted(link) or self._is_too_large(link, frame):
+        loss = self.options.loss
+        is_lost = bool(loss) and self.rng.random() < loss
+        is_lost = is_lost or self._is_parted(link)
+        if is_lost or any(watcher(link, frame) for watcher in self.watchers):
             self.lost += 1
             link.lose()
             if self._log is not None:
@@ -204,13 +175,13 @@ class FaultyNetwork:
             arrival_ns += int(rng.random() * self._spread_ns)
         options = self.options
         if options.reordering and rng.random() < options.reordering:
-            arrival_ns += to_ns(rng.random() * options.reordering_delay)
+            arrival_ns += to_ns(rng.random() * _REORDERING_S)
         else:
             arrival_ns = max(arrival_ns, self._latest.get(link, 0))
             self._latest[link] = arrival_ns
         self.at(arrival_ns, self._arrive, link, frame)
         if options.duplication and rng.random() < options.duplication:
-            again_ns = to_ns(rng.random() * options.reordering_delay)
+            again_ns = to_ns(rng.random() * _REORDERING_S)
             self.at(arrival_ns + again_ns, self._arrive, link, frame)
 
     def kind_of(self, frame: bytes) -> str:
@@ -233,17 +204,6 @@ class FaultyNetwork:
         if link.kind == "data" and self.is_one_way(publisher, subscriber):
             return True
         return self._partitions.get((publisher, subscriber), 0) > self.clock.now_ns
-
-    def _is_too_large(self, link: Link, frame: bytes) -> bool:
-        """Whether that is a datagram, on a path that is too narrow for it."""
-        if not self._narrow or len(frame) <= self.options.narrow_bytes:
-            return False
-        ends = {name_of(link.source), name_of(link.target)}
-        is_datagram = link.kind == "data" or ".answers" in link.source + link.target
-        now_ns = self.clock.now_ns
-        return is_datagram and any(
-            ends == set(pair) and until > now_ns for pair, until in self._narrow.items()
-        )
 
     def _arrive(self, link: Link, frame: bytes) -> None:
         if self.step is not None and link.connected:

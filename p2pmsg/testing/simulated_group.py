@@ -16,7 +16,6 @@ from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.testing.network import FaultyNetwork
-from recovery.checks import to_ns
 from transports import (
     MemoryReceiver,
     MemoryRecoveryClient,
@@ -33,8 +32,6 @@ _TRAIN_BYTES_MAX: Final = 60_000
 STRANGER: Final = "a stranger"
 """The address of a peer that never joined."""
 _FORGED_MAX: Final = 4096
-_HEARD_MAX: Final = 256
-"""Datagrams that a stranger has heard, and may repeat."""
 _PORT: Final = struct.Struct("!I")
 """Of which incarnation of its publisher a datagram is."""
 
@@ -53,15 +50,13 @@ class GroupSending:
         self._port = _PORT.pack(core.incarnation)
         keys = None
         now_ns = network.clock.now_ns
-        if network.options.sealed:
+        if network.options.multicast in ("sealed", "signed"):
             address = _address_of(endpoint, core.incarnation)
             keys = GroupKeys(
                 core.session, core.incarnation, rng.choice(CIPHERS), rng, now_ns=now_ns,
-                signed=network.options.signed, sources=lambda: [address],
+                signed=network.options.multicast == "signed", sources=lambda: [address],
             )  # fmt: skip
         self.multicast = MulticastSender(core, core.replay, core.config, DATAGRAM_BYTES, rng, keys)
-        self.heard: deque[bytes] = deque(maxlen=_HEARD_MAX)
-        self.heard_back: deque[bytes] = deque(maxlen=_HEARD_MAX)
         core.use_multicast(self.multicast)
         self._sender = MemorySender(
             endpoint, network=network.sockets, queue_frames=_BUFFER_DATAGRAMS
@@ -92,7 +87,6 @@ class GroupSending:
             if not data.endswith(self._port):
                 continue  # its former incarnation had that port
             data = data[: -_PORT.size]
-            self.heard_back.append(data)
             self.multicast.receive(data, requester, now_ns=now_ns)
         while self.multicast.hints:
             address, hint = self.multicast.hints.popleft()
@@ -127,11 +121,6 @@ class GroupSending:
     def _send(self, frame: bytes) -> None:
         made = self.multicast.datagram_of(frame)
         self._network.on_sealed(frame, made)
-        self.heard.append(made)
-        shared = self._network.options.shared_loss
-        if shared and self._network.rng.random() < shared:
-            self._network.lost += 1
-            return
         self._sender.send_shedding(made + self._port)
 
 
@@ -152,9 +141,6 @@ class GroupReceiving:
         self._address = self._on_port(_PORT.pack(1))
         self._network = network
         self._forged: deque[tuple[bytes, Any]] = deque(maxlen=_FORGED_MAX)
-        self._pump = pump
-        self._datagram_ns = to_ns(network.options.datagram_time)
-        self._free_ns = 0
         self._receiver = MemoryReceiver(
             endpoint,
             network=network.sockets,
@@ -186,14 +172,11 @@ class GroupReceiving:
             view = memoryview(forged)
             core.receive_datagrams(self._line, view, len(view), address, now_ns=now_ns, shed=shed)
         train: list[bytes] = []
-        while (shed or not core.is_full) and not self.is_busy:
+        while shed or not core.is_full:
             data = self._receive(self._receiver)
             if data is None:
                 break
             taken += 1
-            if self._datagram_ns:
-                self._free_ns = now_ns + self._datagram_ns
-                self._network.at(self._free_ns, self._pump)
             if train and (
                 self._address != address
                 or len(train[-1]) < len(train[0])
@@ -211,25 +194,12 @@ class GroupReceiving:
             self._give(core, [data], self._address, now_ns, shed)
         return taken
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether the process is not through with the last datagram."""
-        return self._network.clock.now_ns < self._free_ns
-
-    @property
-    def unread_bytes(self) -> int:
-        """How much has come that there was no time to read."""
-        return self._receiver.waiting * DATAGRAM_BYTES if self._datagram_ns else 0
-
     def flush(self, core: SubscriberCore) -> None:
         """Send back what the core wants sent over this line."""
         assert core.multicast is not None
-        outgoing, lost = core.multicast.outgoing, self._network.options.answers_loss
+        outgoing = core.multicast.outgoing
         for _ in range(len(outgoing)):
             line, address, data = outgoing.popleft()
-            if lost and self._network.rng.random() < lost:
-                self._network.lost += 1
-                continue
             if line == self._line and address == STRANGER:
                 self._network.answered_bytes += len(data)
             elif line == self._line:

@@ -1,6 +1,5 @@
 """A publisher in the simulator: the real core, driven as the threaded shell drives it."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import Accepted, History
-from p2pmsg.testing.simulated_sending import WALL_NS, ServingSide, publisher_config
+from p2pmsg.testing.simulated_sending import WALL_NS, ServingSide
 from recovery.heartbeat import INTERVAL_MAX_S, INTERVAL_MIN_S
 from recovery.log import LogConfig, MemoryStore
 
@@ -31,6 +30,8 @@ class SimulatedPublisher:
         crashes: how often it died.
         system_crashes: how often the operating system died with it.
         is_gone: whether it died and will not return.
+        disk: where its log is; None without one.
+        is_rewound: set it where the log was shortened while it was dead.
         evicted: whether a replay buffer of its forgot anything that no log has.
 
     """
@@ -44,19 +45,15 @@ class SimulatedPublisher:
         self.core: PublisherCore | None = None
         self.crashes = self.system_crashes = 0
         self.is_gone = False
-        self._disk = MemoryStore() if options.log else None
+        self.disk = MemoryStore() if options.log else None
         self.topics = [f"{name}-topic-{index}" for index in range(options.topics)]
         self._network = network
         self._history = history
-        self._config = publisher_config(config or PublisherConfig(frame_bytes=1024), options)
-        if options.parity:
-            multicast = replace(self._config.multicast, fec_data=4, fec_parity=options.parity)
-            self._config = replace(self._config, multicast=multicast)
+        self._config = config or options.publisher
         self._publishing = True
-        self._is_rewound = False
+        self.is_rewound = False
         self._synced: dict[tuple[int, str], int] = {}
         self._last_session: int | None = None
-        self._copy: dict[str, bytes] = {}
         self._wake_ns = 0
         self._evicted_before = False
         self.start()
@@ -77,7 +74,7 @@ class SimulatedPublisher:
         """Whether any of its incarnations has forgotten something."""
         core = self.core
         evicts = core is not None and core.replay.messages_evicted > 0
-        return self._disk is None and (self._evicted_before or evicts)
+        return self.disk is None and (self._evicted_before or evicts)
 
     @property
     def is_idle(self) -> bool:
@@ -106,10 +103,11 @@ class SimulatedPublisher:
         network = self._network
         self.recovery = at = f"{self.endpoint}.recovery.{self.crashes}"
         options = network.options
-        interval = (INTERVAL_MIN_S, INTERVAL_MAX_S) if options.heartbeats else (_NEVER_S, _NEVER_S)
+        rate = options.heartbeats_per_s
+        interval = (INTERVAL_MIN_S, INTERVAL_MAX_S) if rate else (_NEVER_S, _NEVER_S)
         session, now_ns = network.rng.getrandbits(64), network.clock.now_ns
         log: PublisherLog | None = None
-        if self._disk is not None:
+        if self.disk is not None:
             log = self._open_log(session)
             session = log.session
             if self._last_session not in (None, session):
@@ -117,30 +115,18 @@ class SimulatedPublisher:
             self._last_session = session
         self.core = PublisherCore(
             name=self.name, session=session, recovery=at, config=self._config, now_ns=now_ns,
-            log=log, incarnation=1 + self.crashes, heartbeats_per_s=options.heartbeats_per_s,
+            log=log, incarnation=1 + self.crashes, heartbeats_per_s=rate or 1.0,
             heartbeat_interval=interval,
         )  # fmt: skip
         if log is not None:
             for topic in self.topics:
                 acknowledged = self._synced.get((session, topic), 0) if log.syncs_first else None
-                rewound, following = self._is_rewound, log.next(topic)
+                rewound, following = self.is_rewound, log.next(topic)
                 self._history.go_on(session, topic, following, acknowledged, rewound=rewound)
-            self._is_rewound = False
+            self.is_rewound = False
         network.note(f"{self.name} starts {self.core.session:016x}")
         self._side = ServingSide(self.core, self.endpoint, at, self._config, network, self.pump)
         self._schedule()
-
-    @property
-    def heard(self) -> Sequence[bytes]:
-        """The last datagrams that it sent to its group."""
-        group = None if self.core is None else self._side.group
-        return () if group is None else group.heard
-
-    @property
-    def heard_back(self) -> Sequence[bytes]:
-        """The last datagrams that receivers sent to it."""
-        group = None if self.core is None else self._side.group
-        return () if group is None else group.heard_back
 
     def take_forged(self, data: bytes) -> None:
         """Take a datagram that a stranger sent."""
@@ -170,47 +156,27 @@ class SimulatedPublisher:
         network = self._network
         for topic, head in core.heads().items():
             self._history.kept[core.session, topic] = head
-        if self._disk is None:
+        if self.disk is None:
             network.note(f"{self.name} crashes")
             self._history.ended.add(core.session)
         elif network.rng.random() < network.options.system_crashes:
             network.note(f"{self.name} crashes with its system")
             self.system_crashes += 1
-            self._disk.crash()
+            self.disk.crash()
         else:
             network.note(f"{self.name} crashes, and its log stays")
-            self._disk.kill()
+            self.disk.kill()
         self._evicted_before = self.evicted
         self.crashes += 1
         self.core = None
         self._side.close()
-
-    def copy_log(self) -> None:
-        """Take a copy of the log, which `crash_to_copy` restores."""
-        assert self._disk is not None
-        self._copy = self._disk.copy()
-
-    def crash_to_copy(self, cut_bytes: int = 0) -> None:
-        """Die, and have the log restored from the copy, its last segment shortened by some bytes.
-
-        Without a copy the log stays, and is shortened only.
-        """
-        self.crash()
-        assert self._disk is not None
-        files = self._copy or self._disk.copy()
-        segments = [name for name in sorted(files) if name.endswith(".log")]
-        if cut_bytes:
-            files[segments[-1]] = files[segments[-1]][:-cut_bytes]
-        self._disk.restore(files)
-        self._network.note(f"{self.name} has its log as it was before")
-        self._is_rewound = True
 
     def _open_log(self, session: int) -> PublisherLog:
         options = self._network.options
         config = LogConfig("log", segment_bytes=LOG_SEGMENT_BYTES, fsync=options.fsync)
         return PublisherLog(
             config, session=session, wall_ns=WALL_NS + self._network.clock.now_ns,
-            store=self._disk, slot_bytes=self._config.full_bytes,
+            store=self.disk, slot_bytes=self._config.full_bytes,
         )  # fmt: skip
 
     def publish_again(self) -> None:
@@ -249,13 +215,9 @@ class SimulatedPublisher:
         messages = [self._message(sequence + index, bytes_max) for index in range(count)]
         if count == 1:
             message = messages[0]
-            columns = message.key, message.timestamp_ns, message.headers
-            sequence = core.publish(
-                topic, message.value, *columns, now_ns=now_ns, wall_ns=WALL_NS + now_ns
-            )
-            self._history.accept(core.session, topic, sequence, message)
-        else:
-            self._publish_many(core, topic, messages, keyed=rng.random() < 0.5)
+            self.accept(topic, message.value, message.key, message.timestamp_ns, message.headers)
+            return
+        self._publish_many(core, topic, messages, keyed=rng.random() < 0.5)
         self._side.send_outbox(now_ns)
         self._schedule()
 

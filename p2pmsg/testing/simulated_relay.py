@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from p2pmsg.config import PublisherConfig, SubscriberConfig
+from p2pmsg.config import SubscriberConfig
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.relay.metadata import RelayMetadata
@@ -18,7 +18,6 @@ from p2pmsg.testing.simulated_sending import (
     OUTBOX_MAX,
     WALL_NS,
     ServingSide,
-    publisher_config,
 )
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from recovery import RangeSet
@@ -30,6 +29,7 @@ class SimulatedRelay(SimulatedSubscriber):
 
     Attributes:
         endpoint: where subscribers connect to.
+        disk: where its log is; None without one.
         relay: the core of its publishing side, or None while it is dead.
         forgot: whether an incarnation of it ended without a log, or its buffer evicted something.
         never_had: what former incarnations reported lost, by (session, topic). A crash may leave
@@ -50,8 +50,8 @@ class SimulatedRelay(SimulatedSubscriber):
         self.relay: RelayCore | None = None
         self.forgot = False
         self.never_had: defaultdict[StreamKey, RangeSet] = defaultdict(RangeSet)
-        self._disk: Any = MemoryStore() if log else None
-        self._publishing = publisher_config(PublisherConfig(), network.options)
+        self.disk: Any = MemoryStore() if log else None
+        self._publishing = network.options.publisher
         self._serve_ns = 0
         super().__init__(name, network, history, upstreams, start="earliest")
 
@@ -64,7 +64,7 @@ class SimulatedRelay(SimulatedSubscriber):
     def evicted(self) -> bool:
         """Whether it forgot anything that it had received."""
         relay = self.relay
-        full = relay is not None and self._disk is None and relay.replay.messages_evicted > 0
+        full = relay is not None and self.disk is None and relay.replay.messages_evicted > 0
         return self.forgot or full
 
     @property
@@ -78,11 +78,11 @@ class SimulatedRelay(SimulatedSubscriber):
         self.recovery = at = f"{self.endpoint}.recovery.{self.crashes}"
         relay, now_ns = network.rng.getrandbits(64), network.clock.now_ns
         log, metadata = None, None
-        if self._disk is not None:
+        if self.disk is not None:
             settings = LogConfig("log", segment_bytes=LOG_SEGMENT_BYTES)
             wall_ns = WALL_NS + now_ns
-            log = PublisherLog(settings, session=relay, wall_ns=wall_ns, store=self._disk)
-            relay, metadata = log.session, RelayMetadata(self._disk)
+            log = PublisherLog(settings, session=relay, wall_ns=wall_ns, store=self.disk)
+            relay, metadata = log.session, RelayMetadata(self.disk)
         config = self._publishing
         self.relay = RelayCore(
             name=self.name, relay=relay, recovery=at, config=config, now_ns=now_ns,
@@ -97,12 +97,12 @@ class SimulatedRelay(SimulatedSubscriber):
         """Crash; what it has in memory is gone."""
         if self.core is None:
             return
-        self.forgot |= self.evicted or self._disk is None
+        self.forgot |= self.evicted or self.disk is None
         if self.relay is not None:
             self._on_losses(self.relay)
         super().crash()
-        if self._disk is not None:
-            self._disk.kill()
+        if self.disk is not None:
+            self.disk.kill()
         self.relay = None
         self._side.close()
 
@@ -111,15 +111,6 @@ class SimulatedRelay(SimulatedSubscriber):
             for topic, stream in served.streams.items():
                 for loss in stream.losses:
                     self.never_had[session, topic].add(loss.start, loss.stop)
-
-    def crash_and_cut(self, byte_count: int) -> None:
-        """Die, and have so many bytes cut off the newest segment of the log."""
-        self.crash()
-        assert self._disk is not None
-        for name in sorted(n for n in self._disk.names() if n.endswith(".log"))[-1:]:
-            self._disk.write(name, self._disk.read(name)[:-byte_count])
-        self.forgot = True
-        self._network.note(f"the log of {self.name} is {byte_count} bytes shorter")
 
     def pump(self) -> None:
         """Do one round of I/O at both sides."""

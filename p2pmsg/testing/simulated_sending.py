@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Final
 
 from p2pmsg.config import PublisherConfig
@@ -11,7 +10,6 @@ from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.steps import run_steps
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.testing.network import MS, FaultyNetwork
-from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.testing.simulated_group import GroupSending
 from recovery import StallGuard
 from transports import MemoryRecoveryServer, MemorySender
@@ -71,17 +69,6 @@ class QueueSending:
         if self._on_full == "block":
             return self._guard.blocked(now_ns=now_ns) > 0
         return self._on_full == "raise"
-
-
-def publisher_config(config: PublisherConfig, options: NetworkOptions) -> PublisherConfig:
-    """Return `config` with what `NetworkOptions` has too taken from there."""
-    return replace(
-        config,
-        queue_frames=options.queue_frames,
-        on_full=options.on_full,
-        stall_timeout=options.stall_timeout,
-        replay_bytes=options.replay_bytes,
-    )
 
 
 class ServingSide:

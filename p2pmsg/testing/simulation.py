@@ -7,24 +7,26 @@ from datetime import datetime
 
 from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.subscriber.policy import GapPolicy
-from p2pmsg.subscriber.streams import HISTORY_MESSAGES
 from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
 from p2pmsg.testing.clock import ManualClock
-from p2pmsg.testing.invariants import final_violations, has_all_of_relay, relay_violations
-from p2pmsg.testing.network import FaultyNetwork, name_of
+from p2pmsg.testing.invariants import (
+    final_violations,
+    has_all_of_relay,
+    knows_all,
+    relay_violations,
+)
+from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.testing.oracle import History
 from p2pmsg.testing.simulated_cursor import SimulatedCursor
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
-from p2pmsg.testing.simulated_stranger import Stranger
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from recovery.checks import to_ns
 from recovery.heartbeat import INTERVAL_MAX_S
 
 _STEP_S = 0.02
 _CALM_S = 0.5
-_JOIN_KINDS = frozenset({"WELCOME", "PROBE", "ECHO", "DATA", "JOINED", "CURSOR"})
 _QUIET_KINDS = frozenset({"HEARTBEAT", "JOINED", "ADMITTED"})
 
 
@@ -48,7 +50,6 @@ class Simulation:
     Attributes:
         options: the circumstances.
         publishers, subscribers, relays: the simulated processes.
-        stranger: forges frames where `forged_per_s` is above 0.
         network: carries the frames, loses some of them, and has the clock.
 
     """
@@ -67,23 +68,14 @@ class Simulation:
         self._history = History()
         self._resynced = False
         options = self.options
-        if options.join_kills:
-            self.network.step = self._step_of_join
-        self.stranger = Stranger(self.network, self._history, self.publishers, self.subscribers)
         for rate, fault in (
             (options.partitions_per_s, self._part),
-            (options.one_way_paths_per_s, self._deafen),
-            (options.narrow_paths_per_s, self._narrow),
             (options.cuts_per_s, self._cut),
             (options.publisher_crashes_per_s, self._crash_publisher),
             (options.subscriber_crashes_per_s, self._crash_subscriber),
-            (options.read_stops_per_s, self._stop_reading),
-            (options.process_stops_per_s, self._stop_process),
-            (options.forged_per_s, self.stranger.act),
-            (options.rotations_per_s if options.sealed else 0.0, self._rotate),
         ):
             if rate:
-                self._fault_later(rate, fault)
+                self.at_rate(rate, fault)
 
     @property
     def clock(self) -> ManualClock:
@@ -119,17 +111,11 @@ class Simulation:
         """How many frames were put on the way, by kind."""
         return dict(self.network.sent)
 
-    @property
-    def events(self) -> int:
-        """How many events have happened."""
-        return self.network.events
-
     def add_publisher(self, config: PublisherConfig | None = None) -> SimulatedPublisher:
         """Add a publisher, which publishes at random from now on.
 
         Args:
-            config: its settings; what `NetworkOptions` has too is taken from there. Default: frames
-                of 1 KiB, so that few messages make several frames.
+            config: its settings. Default: `NetworkOptions.publisher`.
 
         """
         name = f"p{len(self.publishers)}"
@@ -169,7 +155,6 @@ class Simulation:
         reads: bool = True,
         cursor: SimulatedCursor | None = None,
         types: ValueTypes = UNTYPED,
-        history_messages: int = HISTORY_MESSAGES,
     ) -> SimulatedSubscriber:
         """Add a subscriber and an application that reads what it gets.
 
@@ -178,8 +163,7 @@ class Simulation:
             topics: what it takes. Default: all.
             start: as for `Subscriber`.
             wait_for_repair: False is what `on_gap="skip"` means.
-            config: its settings; what `NetworkOptions` has too is taken from there.
-            history_messages: a gap with more is asked for over the recovery channel.
+            config: its settings. Default: `NetworkOptions.subscriber`.
             conflate: True is what `on_gap="latest"` means.
             policy: what to do about gaps, topic by topic, in place of `conflate`.
             reads: whether the application reads by itself. Otherwise it does in `take`.
@@ -201,7 +185,6 @@ class Simulation:
             reads=reads,
             cursor=cursor,
             types=types,
-            history_messages=history_messages,
         )
         self.subscribers.append(subscriber)
         return subscriber
@@ -260,6 +243,10 @@ class Simulation:
             self.run(_STEP_S)
         return True
 
+    def complain(self, what: str) -> None:
+        """Have `check` fail, and say `what` was wrong."""
+        self._history.complain(what)
+
     @property
     def violations(self) -> list[str]:
         """What went wrong so far, without what `check` looks for at the end."""
@@ -272,7 +259,6 @@ class Simulation:
         `quiet` seconds there is nothing but heartbeats and keep-alives.
         """
         violations = self._history.violations
-        violations += self._echo_violations()
         if self._resynced and not violations:
             for subscriber in self.subscribers:
                 violations += final_violations(subscriber, self._history)
@@ -284,23 +270,8 @@ class Simulation:
         if violations:
             raise AssertionError(f"seed {self.options.seed}: {'; '.join(violations)}")
 
-    def _echo_violations(self) -> list[str]:
-        """Check that each subscriber gets the echoes that it asked for, and nobody else's.
-
-        A group gets all of them; a probe that arrives twice may be answered twice.
-        """
-        if self.options.multicast:
-            return []
-        asked, got = self.network.probes, self.network.echoes
-        each = 2 if self.options.duplication else 1
-        return [
-            f"{name} asked for {asked[name]} echoes, and was sent {count}"
-            for name, count in got.items()
-            if count > each * asked[name]
-        ]
-
     def _check_quiet(self, seconds: float) -> None:
-        self.run(max(_CALM_S, 3 * self.options.delay_max))  # what was asked is answered
+        self.run(max(_CALM_S, 3 * self.options.delay[1]))  # what was asked is answered
         before = self.network.sent.copy()
         self.run(seconds)
         noise = self.network.sent - before
@@ -315,7 +286,7 @@ class Simulation:
             quiet.add("WELCOME")  # the session is announced for ever
         talking = all(one.core and one.core.heads() for one in self.publishers)
         is_often = self.options.heartbeats_per_s >= 100
-        if not (talking and is_often and self.options.heartbeats):
+        if not (talking and is_often):
             quiet |= {"PROBE", "ECHO"}  # a publisher that has nothing to say is asked now and then
         loud = {kind: count for kind, count in noise.items() if kind not in quiet}
         if loud:
@@ -345,19 +316,17 @@ class Simulation:
         are_idle = are_idle and all(one.is_idle for one in self.relays)
         return are_idle and all(map(_has_everything, self._receivers))
 
-    def _rotate(self) -> None:
-        for publisher in self.publishers:
-            publisher.rotate_keys()
-
-    def _fault_later(self, rate: float, fault: Callable[[], None]) -> None:
+    def at_rate(self, rate: float, fault: Callable[[], None]) -> None:
+        """Call `fault` `rate` times a second on average, at random times, until `heal`."""
         self.network.after_chance(rate, self._do_fault, rate, fault)
 
     def _do_fault(self, rate: float, fault: Callable[[], None]) -> None:
         if not self._resynced:
             fault()
-            self._fault_later(rate, fault)
+            self.at_rate(rate, fault)
 
-    def _about(self, seconds: float) -> float:
+    def about(self, seconds: float) -> float:
+        """Return a random time, of half to one and a half times `seconds`."""
         return seconds * (0.5 + self.network.rng.random())
 
     def part(self, publisher: str, subscriber: str, seconds: float) -> None:
@@ -369,7 +338,7 @@ class Simulation:
         self.network.part(publisher, subscriber, seconds)
 
     def _part(self) -> None:
-        self.part(*self._some_path(), self._about(self.options.partition_time))
+        self.part(*self.some_path(), self.about(self.options.partition_time))
 
     def deafen(self, publisher: str, subscriber: str, seconds: float = math.inf) -> None:
         """Let nothing pass over the data path from `publisher` to `subscriber`, by their names.
@@ -380,22 +349,7 @@ class Simulation:
         self.network.note(f"{subscriber} hears nothing of {publisher} for {seconds} s")
         self.network.deafen(publisher, subscriber, seconds)
 
-    def _deafen(self) -> None:
-        self.deafen(*self._some_path(), self._about(self.options.one_way_time))
-
-    def narrow(self, publisher: str, subscriber: str, seconds: float = math.inf) -> None:
-        """Let no large datagram pass between `publisher` and `subscriber`, by their names.
-
-        Those of more than `NetworkOptions.narrow_bytes` are lost, for `seconds`, and the recovery
-        channel carries all. Default: for ever, also after `heal`.
-        """
-        self.network.note(f"{publisher} and {subscriber} have a narrow path for {seconds} s")
-        self.network.narrow(publisher, subscriber, seconds)
-
-    def _narrow(self) -> None:
-        self.narrow(*self._some_path(), self._about(self.options.narrow_time))
-
-    def _some_path(self) -> tuple[str, str]:
+    def some_path(self) -> tuple[str, str]:
         """Choose a publisher, or relay, and one of its subscribers; return their names."""
         subscriber = self.network.rng.choice(self.subscribers)
         return self.network.rng.choice(subscriber.sources).name, subscriber.name
@@ -408,58 +362,16 @@ class Simulation:
     def _crash_publisher(self) -> None:
         publisher = self.network.rng.choice(self.publishers)
         publisher.crash()
-        self.network.after(self._about(self.options.restart_delay), publisher.start)
+        self.network.after(self.about(self.options.restart_delay), publisher.start)
 
     def _crash_subscriber(self) -> None:
         subscriber = self.network.rng.choice(self.subscribers)
         subscriber.crash()
-        self.network.after(self._about(self.options.restart_delay), subscriber.revive)
-
-    def _step_of_join(self, kind: str, source: str, target: str) -> None:
-        """Let one of two processes die at a step of a join, perhaps."""
-        rng, options = self.network.rng, self.options
-        if self._resynced or kind not in _JOIN_KINDS or rng.random() >= options.join_kills:
-            return
-        ends = {name_of(source), name_of(target)}
-        if kind == "DATA" and not self._is_joining(ends):
-            return
-        everybody: list[SimulatedPublisher | SimulatedSubscriber] = [*self.publishers]
-        everybody += self._receivers
-        victims = [one for one in everybody if one.core is not None and one.name in ends]
-        if not victims:
-            return
-        victim = rng.choice(victims)
-        self.network.note(f"{victim.name} dies at a {kind}")
-        delay = self._about(options.restart_delay)
-        if not isinstance(victim, SimulatedPublisher):
-            victim.crash()
-            self.network.after(delay, victim.revive)
-        elif rng.random() < options.gone_for_good:
-            victim.leave_for_good()
-        else:
-            victim.crash()
-            self.network.after(delay, victim.start)
+        self.network.after(self.about(self.options.restart_delay), subscriber.revive)
 
     @property
     def _receivers(self) -> list[SimulatedSubscriber]:
         return [*self.relays, *self.subscribers]
-
-    def _is_joining(self, ends: set[str]) -> bool:
-        """Whether a subscriber of these has met a session and not joined it yet."""
-        return any(
-            one.core is not None and any(not peer.joined for peer in one.core.peers.values())
-            for one in self._receivers
-            if one.name in ends
-        )
-
-    def _stop_process(self) -> None:
-        subscriber = self.network.rng.choice(self.subscribers)
-        self.network.note(f"{subscriber.name} stops")
-        subscriber.stop_process(self._about(self.options.process_stop_time))
-
-    def _stop_reading(self) -> None:
-        subscriber = self.network.rng.choice(self.subscribers)
-        subscriber.stop_reading(self._about(self.options.read_stop_time))
 
 
 def _has_everything(subscriber: SimulatedSubscriber) -> bool:
@@ -489,11 +401,8 @@ def _has_everything(subscriber: SimulatedSubscriber) -> bool:
             return False  # it has restarted on its log, and its welcome is on its way
         if not publisher.is_read_by(core):
             return False
-        for topic, (_, following) in publisher.core.heads().items():
-            stream = peer.streams.get(topic)
-            lags = stream is None or stream.receiver.head < following
-            if lags and following and subscriber.wants(topic):
-                return False
+        if not knows_all(subscriber, peer, publisher.core.heads()):
+            return False
     if any(stream.receiver.missing for stream in core.streams):
         return False
     return all(

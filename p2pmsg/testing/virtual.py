@@ -17,7 +17,7 @@ from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.typed import OnInvalid, ValueTypes
 from p2pmsg.testing.clock import ManualClock
-from p2pmsg.testing.invariants import has_all_of_relay
+from p2pmsg.testing.invariants import has_all_of_relay, knows_all
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.testing.simulated_cursor import SimulatedCursor
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
@@ -104,12 +104,11 @@ class VirtualNetwork:
             loss=lossy,
             reordering=reordering,
             duplication=duplication,
-            delay_min=shortest,
-            delay_max=longest,
-            repair_timeout=repair_timeout,
+            delay=(shortest, longest),
             log=log,
-            queue_frames=_QUEUE_FRAMES,
             messages_per_s=0.0,
+            publisher=PublisherConfig(frame_bytes=1024, queue_frames=_QUEUE_FRAMES),
+            subscriber=SubscriberConfig(queue_frames=_QUEUE_FRAMES, repair_timeout=repair_timeout),
         )
         self._simulation = Simulation(options)
         self._began_ns = self.clock.now_ns
@@ -134,8 +133,7 @@ class VirtualNetwork:
 
         Args:
             config: its settings. Default: as `p2pmsg.Publisher` has them, but with frames of 1 KiB,
-                so that few messages make several frames, some of which are lost. The bounds of
-                queues and of the replay buffer are the network's.
+                so that few messages make several frames, some of which are lost.
 
         """
         made = VirtualPublisher(self, self._simulation.add_publisher(config))
@@ -192,7 +190,8 @@ class VirtualNetwork:
             type: as for `p2pmsg.Subscriber`. Default: values have no type.
             types: as for `p2pmsg.Subscriber`, by topic. Default: none.
             on_invalid: as for `p2pmsg.Subscriber`. Default `raise`.
-            config: its settings. Default: as `p2pmsg.Subscriber` has them.
+            config: its settings. Default: as `p2pmsg.Subscriber` has them, with the network's
+                `repair_timeout`.
 
         Raises:
             ConfigError: an argument is out of its limits.
@@ -235,7 +234,7 @@ class VirtualNetwork:
             types: as for `subscriber`, by topic. Default: none.
             on_invalid: as for `subscriber`; a callable may be a coroutine function. Default
                 `raise`.
-            config: as for `subscriber`. Default: as `p2pmsg.Subscriber` has them.
+            config: as for `subscriber`.
 
         Raises:
             ConfigError: an argument is out of its limits.
@@ -401,11 +400,6 @@ def _has_everything(
         if sending is None:
             continue
         peer = core.peers.get(sending.session)
-        if peer is None or not peer.joined:
+        if peer is None or not peer.joined or not knows_all(subscriber, peer, sending.heads()):
             return False
-        for topic, (_, following) in sending.heads().items():
-            stream = peer.streams.get(topic)
-            head = 0 if stream is None else stream.receiver.head
-            if head < following and subscriber.wants(topic):
-                return False
     return not any(stream.receiver.missing for stream in core.streams)

@@ -76,7 +76,8 @@ class PublisherPeer:
     ) -> int:
         """Accept one message and return its sequence; see `p2pmsg.Publisher.publish`.
 
-        It travels when time passes.
+        It travels when time passes. Where a subscriber's queue is full, time passes here, with the
+        names of threads.
 
         Args:
             topic: UTF-8, 1 to 255 bytes, without a zero byte, not ending in `*`.
@@ -91,9 +92,13 @@ class PublisherPeer:
 
         """
         self._check_open()
+        self._wait_for_space()
         sequence = self._process.accept(topic, value, key, timestamp_ns, headers)
         self._network.stir()
         return sequence
+
+    def _wait_for_space(self) -> None:
+        """Do nothing: in asyncio it is accepted all the same."""
 
     def publish_many(
         self,
@@ -160,34 +165,10 @@ class PublisherPeer:
 class VirtualPublisher(PublisherPeer, ClosesAtOnce):
     """A publisher on a `VirtualNetwork`, used as `p2pmsg.Publisher` is."""
 
-    def publish(
-        self,
-        topic: str,
-        value: Any,
-        key: str | None = None,
-        timestamp_ns: int | None = None,
-        headers: dict[str, Any] | None = None,
-    ) -> int:
-        """Accept one message and return its sequence; see `p2pmsg.Publisher.publish`.
-
-        It travels when time passes. Where a subscriber's queue is full, time passes here.
-
-        Args:
-            topic: UTF-8, 1 to 255 bytes, without a zero byte, not ending in `*`.
-            value: any msgpack value.
-            key: what it belongs to. Default None.
-            timestamp_ns: when it happened, in ns since the epoch. Default: the network's time.
-            headers: further fields by name. Default None.
-
-        Raises:
-            MessageError: it cannot be published as it is.
-            ClosedError: the publisher is closed, or has crashed.
-
-        """
+    def _wait_for_space(self) -> None:
         core = self._core
         if core.outbox:
             self._network.wait_until(lambda: not core.outbox)
-        return super().publish(topic, value, key, timestamp_ns, headers)
 
     def wait_for_subscribers(self, count: int = 1, timeout: float | None = None) -> None:
         """Let time pass until `count` subscribers have confirmed that they receive.

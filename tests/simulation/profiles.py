@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from p2pmsg.testing import NetworkOptions, Simulation
+from p2pmsg.testing import Simulation
 from p2pmsg.testing.simulated_sending import WALL_NS
+from tests.simulation.faults import simulate
 
 SETTLE_S = 30.0
 
@@ -51,7 +52,7 @@ ONE_WAY = {"one_way_paths_per_s": 0.5, "one_way_time": 7.0, "messages_per_s": 20
 """So long that publishers are asked over the recovery channel."""
 NARROW = {"narrow_paths_per_s": 0.5, "narrow_time": 5.0, "narrow_bytes": 90, "messages_per_s": 50}
 """So small that announcements and heartbeats come, and hardly any data."""
-MANY = {"recovery_loss": 0.2, "loss": 0.2, "topics": 4, "messages_per_s": 100}
+MANY = {"loss": 0.2, "topics": 4, "messages_per_s": 100}
 
 PROFILES = {
     "clean": CLEAN,
@@ -59,7 +60,7 @@ PROFILES = {
     "10 % lost": Profile({"loss": 0.1}),
     "50 % lost": Profile({"loss": 0.5}),
     "twice and out of order": Profile({"duplication": 0.2, "reordering": 0.3, "loss": 0.02}),
-    "slow network": Profile({"delay_min": 0.04, "delay_max": 0.16, "loss": 0.05}),
+    "slow network": Profile({"delay": (0.04, 0.16), "loss": 0.05}),
     "partitions": Profile({"partitions_per_s": 4, "partition_time": 0.15}),
     "long partitions": Profile({"partitions_per_s": 1, "partition_time": 4.0}, run_time=2.0),
     "cuts": Profile({"cuts_per_s": 20, "loss": 0.02}),
@@ -114,8 +115,8 @@ PROFILES = {
     ),
 }
 
-GROUP = {"multicast": True}
-SEALED = {**GROUP, "sealed": True, "rotations_per_s": 20}
+GROUP = {"multicast": "open"}
+SEALED = {"multicast": "sealed", "rotations_per_s": 20}
 LOGGED = {"log": True, "publisher_crashes_per_s": 5, "restart_delay": 0.05, "loss": 0.05}
 RESUMED = {"cursor": True, "subscriber_crashes_per_s": 8, "restart_delay": 0.05, "loss": 0.05}
 SMALL = {**TIGHT, "bytes_max": 1500, "replay_bytes": 20_000}
@@ -133,8 +134,8 @@ MULTICAST = {
         {**GROUP, "duplication": 0.2, "reordering": 0.3, "loss": 0.02}
     ),
     "large messages": Profile({**GROUP, "loss": 0.1, "bytes_max": 3000}),
-    "slow network": Profile({**GROUP, "delay_min": 0.04, "delay_max": 0.16, "loss": 0.05}),
-    "far network": Profile({**GROUP, "delay_min": 0.2, "delay_max": 0.5}),
+    "slow network": Profile({**GROUP, "delay": (0.04, 0.16), "loss": 0.05}),
+    "far network": Profile({**GROUP, "delay": (0.2, 0.5)}),
     "partitions": Profile({**GROUP, "partitions_per_s": 4, "partition_time": 0.15, "loss": 0.02}),
     "cuts": Profile({**GROUP, "cuts_per_s": 20, "loss": 0.02}),
     "dead data paths": Profile({**GROUP, **ONE_WAY, "loss": 0.05}, run_time=12.0),
@@ -179,7 +180,9 @@ MULTICAST = {
     "sealed": Profile({**SEALED, "loss": 0.05}, joiners=("earliest", "latest", 5, "time")),
     "sealed, everything": Profile({**SEALED, **EVERYTHING}, publishers=2, lines=2),
     "sealed, large messages, logs": Profile({**SEALED, **LOGGED, "bytes_max": 3000}),
-    "signed": Profile({**SEALED, "signed": True, "loss": 0.05}, joiners=("earliest", "latest")),
+    "signed": Profile(
+        {**SEALED, "multicast": "signed", "loss": 0.05}, joiners=("earliest", "latest")
+    ),
     "parity": Profile({**GROUP, "loss": 0.05, "parity": 2}),
     "parity, everything": Profile({**GROUP, **EVERYTHING, "parity": 1}),
 }
@@ -188,7 +191,7 @@ MULTICAST = {
 def build(profile: Profile, seed: int, **changes: Any) -> Simulation:
     """Return a simulation under a profile, with its first participants."""
     options = {"messages_per_s": 250, **profile.options, **changes}
-    simulation = Simulation(NetworkOptions(seed=seed, **options))
+    simulation = simulate(seed, **options)
     for _ in range(profile.publishers):
         simulation.add_publisher()
     for start in profile.starts:

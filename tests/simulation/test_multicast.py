@@ -65,17 +65,6 @@ def test_all_get_it_although_repairs_are_lost(loss):
         assert outcome.repairs < 20
 
 
-@pytest.mark.parametrize("seed", [493, 926])
-def test_a_frame_that_comes_late_and_is_read_in_parts_moves_no_position(seed):
-    run(build(MULTICAST["skip"], seed), MULTICAST["skip"], quiet=0.0)
-
-
-@pytest.mark.parametrize("seed", [79, 276])
-def test_keys_that_were_lost_come_before_it_is_quiet(seed):
-    profile = replace(MULTICAST["sealed, everything"], run_time=RUN_S)
-    run(build(profile, seed), profile)
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_keys_that_were_lost_with_a_connection_are_asked_for_when_it_returns(seed):
     """Where nothing is published, few datagrams show that the next key is used."""
@@ -102,26 +91,3 @@ def test_a_rotation_does_not_wait_for_one_that_is_gone():
     assert publisher.is_read_by(other.core)
     simulation.run(5.0)
     assert simulation.frames_sent["KEYS"] == before + 1  # the other's: one that is gone gets none
-
-
-@pytest.mark.parametrize("history_messages", [160, 65_536], ids=["misses much", "misses little"])
-@pytest.mark.parametrize("seed", range(2))
-def test_repairs_of_one_that_was_stopped_do_not_fill_the_buffers_of_others(seed, history_messages):
-    """Answers come after a full buffer, and are not asked for again before that is read."""
-    options = {
-        "messages_per_s": 25, "heartbeats_per_s": 5, "topics": 1, "delay_min": 0.0001,
-        "delay_max": 0.0002, "datagram_time": 0.01, "buffer_datagrams": 50,
-    }  # fmt: skip
-    simulation = build(replace(MULTICAST["clean"], starts=()), seed, **options)
-    (publisher,) = simulation.publishers
-    members = [
-        simulation.add_subscriber([publisher], history_messages=history_messages) for _ in range(2)
-    ]
-    simulation.run(0.5)
-    members[0].stop_process(2.0)
-    simulation.run(6.0)
-    simulation.drain(30.0)
-    simulation.check(0.0)
-    missing = sum(one.receiver.repaired for member in members for one in member.streams)
-    assert missing > 50
-    assert publisher.multicast.messages_repaired < 3 * missing

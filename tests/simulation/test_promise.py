@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from p2pmsg.config import SubscriberConfig
 from p2pmsg.publisher import heads
 from p2pmsg.subscriber import gaps
-from p2pmsg.testing import NetworkOptions, Simulation
+from tests.simulation.faults import narrow, simulate
 from tests.simulation.profiles import MULTICAST, PROFILES, Profile, build, run
+from tests.simulation.stranger import Stranger
 
 
 @pytest.mark.rounds(2, 200)
@@ -41,9 +41,9 @@ NEVER_AGAIN = {
     "little kept": {"replay_bytes": 2000},
     "logs": {"log": True},
     "cursors": {"cursor": True},
-    "multicast": {"multicast": True},
-    "multicast, frames lost": {"multicast": True, "loss": 0.1},
-    "sealed": {"multicast": True, "sealed": True, "rotations_per_s": 1},
+    "multicast": {"multicast": "open"},
+    "multicast, frames lost": {"multicast": "open", "loss": 0.1},
+    "sealed": {"multicast": "sealed", "rotations_per_s": 1},
 }
 
 
@@ -52,7 +52,7 @@ NEVER_AGAIN = {
 def test_all_is_accounted_for_where_a_data_path_stays_dead(options, rounds):
     """Only the recovery channel works from then on, and says how far the streams go."""
     for seed in range(rounds):
-        simulation = Simulation(NetworkOptions(seed=seed, messages_per_s=20, **options))
+        simulation = simulate(seed, messages_per_s=20, **options)
         publisher = simulation.add_publisher()
         for start in ("earliest", "latest"):
             simulation.add_subscriber(start=start)
@@ -68,20 +68,22 @@ def test_all_is_accounted_for_where_a_data_path_stays_dead(options, rounds):
 
 
 @pytest.mark.rounds(1, 30)
-@pytest.mark.parametrize("options", [{}, {"loss": 0.05}, {"sealed": True}])
+@pytest.mark.parametrize("options", [{}, {"loss": 0.05}, {"multicast": "sealed"}])
 def test_a_path_on_which_no_data_comes_any_more_is_noticed_while_it_flows(options, rounds):
     """Only announcements and heartbeats are small enough."""
     for seed in range(rounds):
-        simulation = Simulation(
-            NetworkOptions(
-                seed=seed, multicast=True, messages_per_s=1000, topics=1, bytes_max=600,
-                narrow_bytes=100 if options.get("sealed") else 70, **options,
-            )
-        )  # fmt: skip
+        simulation = simulate(
+            seed,
+            messages_per_s=1000,
+            topics=1,
+            bytes_max=600,
+            **{"multicast": "open", **options},
+        )
         publisher = simulation.add_publisher()
         subscriber = simulation.add_subscriber()
         simulation.run(0.3)
-        simulation.narrow(publisher.name, subscriber.name)
+        largest = 100 if "multicast" in options else 70
+        narrow(simulation, publisher.name, subscriber.name, largest, 60.0)
         simulation.run(2.0)
         waiting = []
         for _ in range(8):  # it is asked for what is there every second or two
@@ -111,12 +113,10 @@ def test_a_slow_path_is_not_filled_with_what_has_been_asked_for_already(options,
     bytes_per_s *= 1 + relayed  # a relay sends heartbeats of each session
     repaired = twice = 0
     for seed in range(rounds):
-        simulation = Simulation(
-            NetworkOptions(
-                seed=seed, bytes_per_s=bytes_per_s, topics=3,
+        simulation = simulate(
+            seed, bytes_per_s=bytes_per_s, topics=3,
                 messages_per_s=messages_per_s / (1 + relayed),
                 bytes_max=120, queue_frames=1000, heartbeats_per_s=20,
-            )
         )  # fmt: skip
         server = simulation.add_publisher()
         if relayed:
@@ -143,17 +143,14 @@ def test_messages_come_that_take_longer_than_a_peer_may_be_silent(relayed, round
     again, and the messages began to come again."""
     repaired = 0
     for seed in range(rounds):
-        simulation = Simulation(
-            NetworkOptions(
-                seed=seed, bytes_per_s=4_000, messages_per_s=0.1, bytes_max=40_000,
-                queue_frames=1000, heartbeats_per_s=5, topics=2,
-            )
+        simulation = simulate(
+            seed, bytes_per_s=4_000, messages_per_s=0.1, bytes_max=40_000,
+                queue_frames=1000, heartbeats_per_s=5, topics=2, publisher_timeout=1.0,
         )  # fmt: skip
         server = publisher = simulation.add_publisher()
         if relayed:
             server = simulation.add_relay([publisher])
-        config = SubscriberConfig(publisher_timeout=1.0)
-        subscriber = simulation.add_subscriber([server], config=config)
+        subscriber = simulation.add_subscriber([server])
         assert simulation.drain(60.0), seed
         simulation.run(60.0)
         simulation.part(server.name, subscriber.name, 6.0)
@@ -223,14 +220,9 @@ def test_what_was_said_to_one_that_closed_is_not_taken_back_when_it_is_gone(name
         check_log_lines(name, seed)
 
 
-def test_what_was_said_to_one_that_closes_stays_so_over_a_new_connection():
-    """It was cut right before the publisher was gone. Found by a seed of the long run."""
-    check_log_lines("cuts", 34)
-
-
 STARTS = ("earliest", "latest", 5, "time")
 KILLS = {"join_kills": 0.15, "restart_delay": 0.04, "repair_timeout": 2.0}
-SLOW = {"delay_min": 0.002, "delay_max": 0.03}
+SLOW = {"delay": (0.002, 0.03)}
 """So that data comes between a PROBE and its ECHO."""
 LOSSY = {"loss": 0.2}
 
@@ -246,12 +238,12 @@ KILLED_AT_JOIN = {
         {**KILLS, **SLOW, "cursor": True, "gone_for_good": 0.5}, joiners=STARTS, publishers=2
     ),
     "two lines": Profile({**KILLS, **LOSSY}, joiners=STARTS, lines=2),
-    "multicast": Profile({**KILLS, **LOSSY, "multicast": True}, joiners=STARTS),
+    "multicast": Profile({**KILLS, **LOSSY, "multicast": "open"}, joiners=STARTS),
     "multicast, cursors": Profile(
-        {**KILLS, **LOSSY, "multicast": True, "cursor": True}, joiners=STARTS
+        {**KILLS, **LOSSY, "multicast": "open", "cursor": True}, joiners=STARTS
     ),
     "multicast, never come back": Profile(
-        {**KILLS, **LOSSY, "multicast": True, "gone_for_good": 0.5}, joiners=STARTS, publishers=2
+        {**KILLS, **LOSSY, "multicast": "open", "gone_for_good": 0.5}, joiners=STARTS, publishers=2
     ),
 }
 KILLED_AT_JOIN_LOGGED = {
@@ -290,7 +282,7 @@ PROBES_MAX = 3
 
 def join(count, seed, run_time=1.5, **options):
     """Let `count` subscribers of all topics join a publisher at once, and come to an end."""
-    simulation = Simulation(NetworkOptions(seed=seed, messages_per_s=100, **options))
+    simulation = simulate(seed, messages_per_s=100, **options)
     simulation.add_publisher()
     simulation.add_subscriber()
     simulation.run(0.1)
@@ -335,7 +327,7 @@ SHARED = {
     "two lines": {"lines": 2},
     "cut connections": {"options": {"cuts_per_s": 4}},
     "cursors": {"options": {"cursor": True, "subscriber_crashes_per_s": 4, "restart_delay": 0.02}},
-    "multicast": {"options": {"multicast": True, "loss": 0.05, "reordering": 0.2}},
+    "multicast": {"options": {"multicast": "open", "loss": 0.05, "reordering": 0.2}},
 }
 
 
@@ -347,8 +339,7 @@ def test_no_publisher_seems_to_have_gone_back(shape, rounds, monkeypatch):
     monkeypatch.setattr(heads, "CACHED_HEADS_MIN", 1)
     monkeypatch.setattr(heads, "CACHE_NS_PER_HEAD", 200_000_000)
     for seed in range(rounds):
-        options = NetworkOptions(seed=seed, messages_per_s=500, **shape.get("options", {}))
-        simulation = Simulation(options)
+        simulation = simulate(seed, messages_per_s=500, **shape.get("options", {}))
         publisher = simulation.add_publisher()
         for number in range(4):
             start = "latest" if number % 2 else "earliest"
@@ -368,9 +359,11 @@ FORGED_CHANNELS = (
 
 
 def run_forged(profile, seed):
-    simulation = build(profile, seed, forged_per_s=FORGED)
+    simulation = build(profile, seed)
+    stranger = Stranger(simulation, FORGED)
     run(simulation, profile, quiet=0.0 if seed % 4 else 2.0)
-    return simulation
+    assert simulation.published, seed
+    return stranger.forged
 
 
 @pytest.mark.rounds(2, 150)
@@ -379,9 +372,7 @@ def test_a_stranger_gets_no_answer_from_the_publisher_to_a_group(name, rounds):
     profile = replace(MULTICAST[name], run_time=0.2)
     forged = Counter()
     for seed in range(rounds):
-        simulation = run_forged(profile, seed)
-        forged += simulation.stranger.forged
-        assert simulation.published, seed
+        forged += run_forged(profile, seed)
     assert forged.keys() >= {"NACK", "JOINED", "MARKED"}
 
 
@@ -399,9 +390,10 @@ def test_a_stranger_that_hears_a_sealed_group_changes_no_ledger_and_gets_no_answ
     profile = replace(MULTICAST[name], run_time=0.2)
     forged, rotations = Counter(), 0
     for seed in range(rounds):
-        simulation = build(profile, seed, sealed=True, rotations_per_s=20, forged_per_s=FORGED)
+        simulation = build(profile, seed, multicast="sealed", rotations_per_s=20)
+        stranger = Stranger(simulation, FORGED)
         run(simulation, profile, quiet=0.0 if seed % 4 else 2.0)
-        forged += simulation.stranger.forged
+        forged += stranger.forged
         rotations += sum(one.multicast.keys.rotations for one in simulation.publishers)
         assert simulation.published, seed
     assert {"replayed", "changed", "cut", "forged", "readable"} <= set(forged)
@@ -418,11 +410,10 @@ def test_a_member_that_forges_in_a_signed_group_changes_no_ledger(name, rounds):
     profile = replace(MULTICAST[name], run_time=0.2)
     forged, refused = Counter(), 0
     for seed in range(rounds):
-        simulation = build(
-            profile, seed, sealed=True, signed=True, rotations_per_s=20, forged_per_s=FORGED
-        )
+        simulation = build(profile, seed, multicast="signed", rotations_per_s=20)
+        stranger = Stranger(simulation, FORGED)
         run(simulation, profile)
-        forged += simulation.stranger.forged
+        forged += stranger.forged
         refused += sum(one.core.invalid["signature"] for one in simulation.subscribers if one.core)
         assert simulation.published, seed
     assert {"unsigned", "own signature", "its signature", "sealed again"} <= set(forged)
@@ -434,7 +425,5 @@ def test_a_member_that_forges_in_a_signed_group_changes_no_ledger(name, rounds):
 def test_a_stranger_on_the_recovery_channel_changes_no_ledger(name, rounds):
     forged = Counter()
     for seed in range(rounds):
-        simulation = run_forged(PROFILES[name], seed)
-        assert simulation.published, seed
-        forged += simulation.stranger.forged
+        forged += run_forged(PROFILES[name], seed)
     assert forged["NACK"] + forged["JOINED"] >= 2 * rounds
