@@ -9,8 +9,7 @@ ended: libzmq has no call that takes a subscription away, and its owner subscrib
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
 from typing import Final
 
 import zmq
@@ -20,9 +19,7 @@ from transports.context import Socket
 from transports.zmq_socket import user_of
 
 _CHECK_NS: Final = 2_000_000
-"""How long `check_some` takes at most."""
-_CHECKED_AT_ONCE: Final = 64
-"""Prefixes between two looks at the time."""
+"""How long `check_some` goes on with further connections."""
 
 
 class _Subscriber:
@@ -63,7 +60,6 @@ class AllowedSubscriptions:
         self._byte_count = 0
         self._given_up: list[bytes] = []
         self._unchecked: list[int] = []
-        self._checking: tuple[int, _Subscriber, Iterator[tuple[bytes, bool]]] | None = None
         connections.on_end = self._forget
         socket.set(zmq.XPUB_MANUAL, 1)
 
@@ -131,46 +127,30 @@ class AllowedSubscriptions:
     def recheck(self) -> None:
         """Decide on all subscriptions again; `check_some` does it."""
         self._unchecked = list(self._subscribers)
-        self._checking = None
 
     @property
     def is_checking(self) -> bool:
         """Whether `check_some` has something to do."""
-        return bool(self._unchecked) or self._checking is not None
+        return bool(self._unchecked)
 
     def check_some(self) -> None:
         """End connections with a subscription on which is decided otherwise now.
 
-        It returns after some ms, and goes on where it was, within a connection too.
+        It returns after a connection, and some ms at least; the next call goes on.
         """
-        if not self.is_checking:
-            return
         end_ns = time.monotonic_ns() + _CHECK_NS
-        while True:
-            if self._checking is None:
-                if not self._unchecked:
-                    return
-                fd = self._unchecked.pop()
-                found = self._subscribers.get(fd)
-                if found is None:
-                    continue
-                # What comes meanwhile is decided on by the rules as they are.
-                self._checking = fd, found, iter(tuple(found.prefixes.items()))
-            self._check_next(*self._checking)
+        while self._unchecked:
+            fd = self._unchecked.pop()
+            # One that is new at this descriptor was decided on by the rules as they are.
+            found = self._subscribers.get(fd)
+            if found is not None and any(
+                self._allows(found.user, prefix) != allowed
+                for prefix, allowed in found.prefixes.items()
+            ):
+                self.ended += 1
+                self._connections.end(fd)
             if time.monotonic_ns() >= end_ns:
                 return
-
-    def _check_next(
-        self, fd: int, subscriber: _Subscriber, prefixes: Iterator[tuple[bytes, bool]]
-    ) -> None:
-        """Decide again on some prefixes of a connection, and end it where that differs."""
-        some = list(islice(prefixes, _CHECKED_AT_ONCE))
-        if not some or self._subscribers.get(fd) is not subscriber:
-            self._checking = None
-        elif any(self._allows(subscriber.user, prefix) != allowed for prefix, allowed in some):
-            self._checking = None
-            self.ended += 1
-            self._connections.end(fd)
 
     def end_user(self, user: str) -> None:
         """End all connections of a user that have subscribed to anything.

@@ -6,8 +6,6 @@ libzmq then finds the connection ended and closes it.
 """
 
 import _socket  # not `socket`: when one is needed, no descriptor may be left to import that
-import errno
-import os
 import resource
 import struct
 import time
@@ -39,7 +37,6 @@ that another one has already count for who takes them up, too. Below it they wou
 500 subscribers of all topics have 89,000, and the same 178."""
 
 _COUNTED_AGAIN_S: Final = 0.2
-_LOOKED_AGAIN_S: Final = 0.5
 _UPDATE_NS: Final = 5_000_000
 _LOG_AGAIN_S: Final = 60.0
 _EVENT: Final = struct.Struct("=hi")
@@ -53,7 +50,6 @@ _NOBLOCK: Final = int(zmq.NOBLOCK)
 _POLLIN: Final = int(zmq.POLLIN)
 _EVENTS_PER_CALL: Final = 4096
 _numbers: Final = count()
-"""The one that programs look at: what happens here is nobody else's to say."""
 
 
 def _spared(limit: int) -> int:
@@ -66,33 +62,7 @@ class _Files:
     def __init__(self) -> None:
         self.connections = 0
         self._others = 0
-        self._counted_s = self._checked_s = -1.0
-        self._logged_s = -_LOG_AGAIN_S
-        self._lacks = False
-
-    def check(self) -> None:
-        """Say that there is no descriptor for a connection, and when there is one again."""
-        now_s = time.monotonic()
-        if now_s - self._checked_s < _LOOKED_AGAIN_S:
-            return
-        self._checked_s = now_s
-        try:
-            os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-        except OSError as error:
-            if (
-                error.errno in (errno.EMFILE, errno.ENFILE)
-                and now_s >= self._logged_s + _LOG_AGAIN_S
-            ):
-                self._logged_s, self._lacks = now_s, True
-                limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-                _log.warning(
-                    "connections wait, since none can be accepted: %s (ulimit -n is %d)",
-                    error.strerror, limit,
-                )  # fmt: skip
-        else:
-            if self._lacks:
-                self._lacks = False
-                _log.warning("connections are accepted again")
+        self._counted_s = -1.0
 
     def has_space(self) -> bool:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -209,7 +179,6 @@ class Connections:
     def update(self) -> None:
         """Take note of who came and went; end those who are too many."""
         self._read_monitor()
-        _files.check()
         if self._refusals.counts:
             self._refusals.log()
 

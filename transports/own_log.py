@@ -5,7 +5,6 @@ what it imports, would be 0.5 MB.
 """
 
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from logging import Logger
 
 # As `logging` has them.
-_DEBUG: Final = 10
 _INFO: Final = 20
 _WARNING: Final = 30
 _ERROR: Final = 40
@@ -33,68 +31,50 @@ class OwnLog:
         self._name = name
         self._logger: Logger | None = None
 
-    def debug(self, text: object, *args: object, **kwargs: Any) -> None:
-        """Log as `logging.Logger.debug`."""
-        self._log(_DEBUG, text, args, kwargs)
-
-    def info(self, text: object, *args: object, **kwargs: Any) -> None:
+    def info(self, text: str, *args: object) -> None:
         """Log as `logging.Logger.info`."""
-        self._log(_INFO, text, args, kwargs)
+        self._log(_INFO, text, args, None)
 
-    def warning(self, text: object, *args: object, **kwargs: Any) -> None:
+    def warning(self, text: str, *args: object, exc_info: Any = None) -> None:
         """Log as `logging.Logger.warning`."""
-        self._log(_WARNING, text, args, kwargs)
+        self._log(_WARNING, text, args, exc_info)
 
-    def error(self, text: object, *args: object, **kwargs: Any) -> None:
+    def error(self, text: str, *args: object, exc_info: Any = None) -> None:
         """Log as `logging.Logger.error`."""
-        self._log(_ERROR, text, args, kwargs)
+        self._log(_ERROR, text, args, exc_info)
 
-    def exception(self, text: object, *args: object, **kwargs: Any) -> None:
+    def exception(self, text: str, *args: object) -> None:
         """Log as `logging.Logger.exception`, within an `except`."""
-        self._log(_ERROR, text, args, {"exc_info": True, **kwargs})
+        self._log(_ERROR, text, args, True)
 
-    def critical(self, text: object, *args: object, **kwargs: Any) -> None:
+    def critical(self, text: str, *args: object, exc_info: Any = None) -> None:
         """Log as `logging.Logger.critical`."""
-        self._log(_CRITICAL, text, args, kwargs)
+        self._log(_CRITICAL, text, args, exc_info)
 
-    def log(self, level: int, text: object, *args: object, **kwargs: Any) -> None:
-        """Log as `logging.Logger.log`."""
-        self._log(level, text, args, kwargs)
-
-    def _log(
-        self, level: int, text: object, args: tuple[object, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def _log(self, level: int, text: str, args: tuple[object, ...], exc_info: Any) -> None:
         """Log; it raises nothing but what is meant for the program."""
         try:
-            logger = self._logger
-            if logger is None:
+            if self._logger is None:
                 try:
                     import logging
                 except OSError:  # no descriptor is left to import it: as `logging.lastResort` does
-                    sys.stderr.write(f"{_text(text, args)}\n")
+                    sys.stderr.write(f"{text % args if args else text}\n")
                     return
-                logger = self._logger = logging.getLogger(self._name)
+                self._logger = logging.getLogger(self._name)
             # The caller's place is two frames above: this one and the method's are ours.
-            stacklevel = kwargs.pop("stacklevel", 1) + 2
-            logger.log(level, text, *args, stacklevel=stacklevel, **kwargs)
+            self._logger.log(level, text, *args, exc_info=exc_info, stacklevel=3)
         except Exception:
             with suppress(Exception):
                 _print(text, args)
 
 
-def _print(msg: object, args: tuple[object, ...]) -> None:
+def _print(text: str, args: tuple[object, ...]) -> None:
     import logging
     from traceback import format_exc
 
-    if not logging.raiseExceptions or sys.stderr is None:
-        return
-    text = _text(msg, args)
-    sys.stderr.write(f"--- Logging error of the application ---\n{format_exc()}{text}\n")
-
-
-def _text(msg: object, args: tuple[object, ...]) -> str:
-    values = args[0] if len(args) == 1 and isinstance(args[0], Mapping) else args
-    return str(msg) % values if args else str(msg)
+    if logging.raiseExceptions and sys.stderr is not None:
+        said = text % args if args else text
+        sys.stderr.write(f"--- Logging error of the application ---\n{format_exc()}{said}\n")
 
 
 own_log: Final = OwnLog("p2pmsg")

@@ -12,7 +12,6 @@ A domain belongs to one bound socket. A forked child has a new context, and so a
 import os
 import threading
 import time
-from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -115,8 +114,7 @@ class _Handler:
     def _run(self) -> None:
         while True:
             try:
-                request = self._socket.recv_multipart()
-                self._socket.send_multipart(self._answer_or_refuse(request))
+                self._socket.send_multipart(self._answer(self._socket.recv_multipart()))
             except zmq.ZMQError as error:
                 if error.errno not in _ENDED:
                     _log.error("authentication goes on after %s", error)
@@ -124,15 +122,6 @@ class _Handler:
                 self.ended = True
                 self._socket.close()
                 return
-
-    def _answer_or_refuse(self, request: list[bytes]) -> list[bytes]:
-        """Answer; whatever fails refuses one connection: without the thread nobody is admitted."""
-        try:
-            return self._answer(request)
-        except Exception as error:  # a filter of the application's log that raises, mostly
-            with suppress(Exception):
-                _log.error("a connection is refused: %r", error)
-            return [_VERSION, *request[1:2], b"400", b"it could not be checked", b"", b""]
 
     def _answer(self, request: list[bytes]) -> list[bytes]:
         version, number, domain_name, address, _, mechanism, *credentials = [*request, *[b""] * 6]

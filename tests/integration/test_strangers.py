@@ -1,10 +1,8 @@
 """What is said of endpoints where no p2pmsg peer answers: plain ZeroMQ, other protocols, nobody."""
 
-import contextlib
 import http.server
 import logging
 import socket
-import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -85,29 +83,6 @@ def web():
 
 
 @pytest.fixture
-def tls():
-    """Make a TLS server; it needs no certificate to refuse what is no TLS."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-
-    def serve():
-        while True:
-            try:
-                one, _ = listener.accept()
-            except OSError:
-                return
-            with contextlib.suppress(OSError), one:
-                context.wrap_socket(one, server_side=True).close()
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
-    thread.join()
-
-
-@pytest.fixture
 def stranger(request, plain, server):
     """Make what a name says; returns its endpoint and the words that are said of it."""
 
@@ -120,8 +95,7 @@ def stranger(request, plain, server):
             return lasting_endpoint(), "nobody is there"
         if name == "silent":
             return server(b""), "says nothing"
-        found = {"web": "an HTTP server is there", "tls": "a TLS server is there"}[name]
-        return request.getfixturevalue(name), found
+        return request.getfixturevalue(name), "says nothing"
 
     return make
 
@@ -194,7 +168,7 @@ CLIENTS = [
     subscribes, relays, collects, pulls, watches_heads, reads_heads,
     asks,
 ]  # fmt: skip
-PEERS = ["PUB", "PUSH", "ROUTER", "nng", "web", "tls", "closed", "silent"]
+PEERS = ["PUB", "PUSH", "ROUTER", "nng", "web", "closed", "silent"]
 WAIT_S = 2.0
 
 

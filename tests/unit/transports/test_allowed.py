@@ -213,28 +213,3 @@ def test_while_subscriptions_are_checked_there_is_more_to_do(feed):
     assert turns > 1
     feed.turn()
     assert not feed.sender.has_more
-
-
-def test_a_connection_with_many_subscriptions_is_checked_a_little_at_a_time(feed, monkeypatch):
-    many = [b"b%d" % number for number in range(1000)]
-    feed.rules |= {("bob", prefix) for prefix in many}
-    feed.receiver(BOB, *many)
-    eventually(lambda: feed.turn() or len(feed.asked) > len(many))
-    allowed = feed.sender.allowed
-    monkeypatch.setattr("transports.allowed._CHECK_NS", 1)
-
-    def recheck():
-        turns = 0
-        allowed.recheck()
-        while allowed.is_checking:
-            feed.asked.clear()
-            allowed.check_some()
-            assert len(feed.asked) <= 64
-            turns += 1
-        return turns
-
-    assert recheck() >= 15
-    assert allowed.ended == 0
-    feed.rules.discard(("bob", b"b500"))
-    recheck()
-    assert allowed.ended == 1
