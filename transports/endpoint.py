@@ -30,10 +30,13 @@ ZeroMQ gets.
 
 import re
 from dataclasses import dataclass, replace
-from typing import Final, NoReturn, Self
+from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from transports.errors import EndpointError
 from transports.platform import IPC_PATH_BYTES_MAX, IS_LINUX
+
+if TYPE_CHECKING:
+    from ipaddress import IPv6Address
 
 SCHEMES: Final = ("tcp", "ipc", "inproc", "memory", "udp", "mold")
 DATAGRAM_SCHEMES: Final = ("udp", "mold")
@@ -52,16 +55,30 @@ _BYTE: Final = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4: Final = re.compile(rf"{_BYTE}(?:\.{_BYTE}){{3}}")
 """What `ipaddress.IPv4Address` takes. That module is imported for IPv6 only: it has 0.3 MB."""
 _IPV4_GROUP: Final = re.compile(r"2(?:2[4-9]|3[0-9])\.")
-_TTL_MAX: Final = 255
-_INTERFACE: Final = re.compile(r"[A-Za-z0-9_.:@%\-]{1,64}")
-_REQUEST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.\-]+):([0-9]{1,5})")
-_TOPIC: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+_OPTIONS: Final = {
+    "tcp": ("key",),
+    "ipc": ("key",),
+    "udp": ("interface", "ttl", "loopback", "key"),
+    "mold": ("interface", "ttl", "loopback", "request", "topic"),
+}
+_VALUES: Final = {
+    "interface": (r"[A-Za-z0-9_.:@%\-]{1,64}", "is neither a name nor an address"),
+    "ttl": (_BYTE, "is not a number from 0 to 255"),
+    "loopback": (r"[01]", "is neither 0 nor 1"),
+    "request": (
+        r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.\-]+):[0-9]{1,5}",
+        "is not of the form HOST:PORT",
+    ),
+    "topic": (
+        r"[A-Za-z0-9_.\-]{1,64}",
+        "is not of 1 to 64 letters, digits, '.', '_' or '-'",
+    ),
+}
 _KEY: Final = re.compile(r"[A-Za-z0-9_\-]{42}[AEIMQUYcgkosw048]")
 """32 bytes in base64url: the last of 43 characters has but four bits of them."""
 _A_KEY: Final = "43 characters of base64url that are 32 bytes"
 _SHOWN_MAX: Final = 32
 """Characters of an option, or its value, that an error shows: a key has more."""
-_FLAGS: Final = {"0": "0", "false": "0", "no": "0", "1": "1", "true": "1", "yes": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +132,8 @@ class Endpoint:
         """Whether the host is the address of a multicast group."""
         if _IPV4.fullmatch(self.host) is not None:
             return _IPV4_GROUP.match(self.host) is not None
-        return self.is_ipv6 and _is_ipv6_group(self.host)
+        found = _ipv6(self.host)
+        return found is not None and found.is_multicast
 
     def option(self, name: str, default: str = "") -> str:
         """Return the value of an option; of one that is given several times, the last."""
@@ -260,26 +278,18 @@ def is_key_text(text: object) -> bool:
 def is_address(value: str) -> bool:
     """Whether `value` is an IP address."""
     text = value.partition("%")[0]
-    if _IPV4.fullmatch(text) is not None:
-        return True
+    return _IPV4.fullmatch(text) is not None or _ipv6(text) is not None
+
+
+def _ipv6(text: str) -> "IPv6Address | None":
     if ":" not in text:
-        return False
+        return None
     from ipaddress import IPv6Address
 
     try:
-        IPv6Address(text)
+        return IPv6Address(text)
     except ValueError:
-        return False
-    return True
-
-
-def _is_ipv6_group(host: str) -> bool:
-    from ipaddress import IPv6Address
-
-    try:
-        return IPv6Address(host).is_multicast
-    except ValueError:
-        return False
+        return None
 
 
 def _refuse(endpoint: object, part: str, reason: str) -> NoReturn:
@@ -330,12 +340,10 @@ def _parse_host(text: str, host: str) -> str:
 
 
 def _parse_ipv6(text: str, host: str) -> str:
-    from ipaddress import IPv6Address
-
-    try:
-        return str(IPv6Address(host.removeprefix("[").removesuffix("]")))
-    except ValueError:
+    found = _ipv6(host.removeprefix("[").removesuffix("]"))
+    if found is None:
         _refuse(text, "host", f"{host!r} is not an IPv6 address")
+    return str(found)
 
 
 def _parse_port(text: str, port: str) -> int:
@@ -392,38 +400,20 @@ def _parse_options(text: str, scheme: str, options: str) -> tuple[tuple[str, str
             _refuse(text, "option", f"option {_shown(piece)!r} is not of the form NAME=VALUE")
         if name != "request" and any(name == known for known, _ in found):
             _refuse(text, "option", f"option {_shown(name)!r} is given twice")
-        found.append((name, _check_option(text, scheme, name, value)))
+        _check_option(text, scheme, name, value)
+        found.append((name, value))
     return tuple(found)
 
 
-def _check_option(text: str, scheme: str, name: str, value: str) -> str:
-    if name == "key" and scheme != "mold":
+def _check_option(text: str, scheme: str, name: str, value: str) -> None:
+    known = _OPTIONS[scheme]
+    if name not in known:
+        _refuse(text, "option", f"unknown option {_shown(name)!r} (known: {', '.join(known)})")
+    if name == "key":
         if not is_key_text(value):
             _refuse(text, "option", f"a key of {len(value)} characters is not {_A_KEY}")
-        return value
-    if scheme in ("tcp", "ipc"):
-        _refuse(text, "option", f"unknown option {_shown(name)!r} (known: key)")
-    if name == "interface":
-        if not _INTERFACE.fullmatch(value):
-            _refuse(text, "option", f"interface {value!r} is neither a name nor an address")
-        return value
-    if name == "ttl":
-        if not (value.isascii() and value.isdigit() and len(value) < 4 and int(value) <= _TTL_MAX):
-            _refuse(text, "option", f"ttl {value!r} is not a number from 0 to {_TTL_MAX}")
-        return str(int(value))
-    if name == "loopback":
-        if value.lower() not in _FLAGS:
-            _refuse(text, "option", f"loopback {value!r} is neither 0 nor 1")
-        return _FLAGS[value.lower()]
-    if name == "request" and scheme == "mold":
-        match = _REQUEST.fullmatch(value)
-        if match is None or int(match[2]) > 65535:
-            _refuse(text, "option", f"request {value!r} is not of the form HOST:PORT")
-        return value
-    if name == "topic" and scheme == "mold":
-        if not _TOPIC.fullmatch(value):
-            known = "1 to 64 letters, digits, '.', '_' or '-'"
-            _refuse(text, "option", f"topic {value!r} is not of {known}")
-        return value
-    known = "interface, ttl, loopback, " + ("request, topic" if scheme == "mold" else "key")
-    _refuse(text, "option", f"unknown option {_shown(name)!r} (known: {known})")
+        return
+    pattern, wrong = _VALUES[name]
+    is_good = re.fullmatch(pattern, value) is not None
+    if not is_good or (name == "request" and request_address(value)[1] > PORT_MAX):
+        _refuse(text, "option", f"{name} {value!r} {wrong}")

@@ -1,18 +1,14 @@
 """ZeroMQ sockets whose other side is not ours: SUB, PUB, PULL and PUSH, messages of any parts."""
 
-import time
 from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from transports.connect_watch import ConnectWatch
 from transports.connections import SUBSCRIPTIONS_MAX
 from transports.context import Context
 from transports.endpoint import Endpoint
 from transports.errors import AddressError
-from transports.platform import tcp_state
-from transports.progress import ByteProgress
-from transports.zmq_socket import ZmqSocket, report_subscription, watch_keys
+from transports.zmq_socket import ZmqConnectingSocket, report_subscription
 
 if TYPE_CHECKING:
     from transports.curve import CurveClient, CurveServer
@@ -31,7 +27,7 @@ Parts = bytes | list[bytes]
 """A message: the bytes of its one part, or a list of several."""
 
 
-class ZmqPlainSocket(ZmqSocket):
+class ZmqPlainSocket(ZmqConnectingSocket):
     """A socket that binds or connects, and speaks to programs that know nothing of p2pmsg.
 
     Args:
@@ -46,7 +42,7 @@ class ZmqPlainSocket(ZmqSocket):
             encryption.
 
     Attributes:
-        given_up: how often ZeroMQ had given up the connection, and it was made again by `look`.
+        given_up: how often ZeroMQ had given up the connection, and it was made again by `check`.
 
     Raises:
         EndpointError, AddressError: as `ZmqSocket`.
@@ -66,8 +62,8 @@ class ZmqPlainSocket(ZmqSocket):
         curve: "CurveServer | CurveClient | None" = None,
     ) -> None:
         super().__init__(
-            endpoint if binds else endpoint.require_connectable().without_key(), context=context,
-            kind=KINDS[kind], queue_frames=queue_messages, frame_bytes_max=message_bytes_max,
+            endpoint, binds=binds, context=context, kind=KINDS[kind],
+            queue_frames=queue_messages, frame_bytes_max=message_bytes_max,
             silence_ms=_SILENCE_MS, curve=curve,
         )  # fmt: skip
         if kind == "pub":
@@ -75,17 +71,13 @@ class ZmqPlainSocket(ZmqSocket):
         elif kind == "push":
             # Nothing is queued for a peer that is not there: what is, is lost with this process.
             self.socket.set(zmq.IMMEDIATE, 1)
-        self.given_up = self._again_ns = 0
-        self._watch: ConnectWatch | None = None
-        self._progress = ByteProgress()
+        self.given_up = 0
         self._prefixes: set[bytes] | None = set() if kind == "pub" else None
         if binds:
             self._watch_connections()
             self._bind()
-        elif curve is not None:
-            self._watch = watch_keys(self.socket, context, self.endpoint, curve)
         elif endpoint.scheme != "inproc":
-            self._watch = ConnectWatch(self.socket, context, self.endpoint)
+            self.watch_end()
 
     def open(self, prefixes: tuple[bytes, ...] = ()) -> None:
         """Subscribe a SUB to prefixes; then connect, unless it is bound."""
@@ -94,11 +86,10 @@ class ZmqPlainSocket(ZmqSocket):
         if self._bound:
             return
         try:
-            self.socket.connect(self.endpoint)
-        except zmq.ZMQError as error:
+            self.connect()
+        except AddressError:
             self.close()
-            reason = error.strerror or str(error)
-            raise AddressError(self.endpoint, reason, error.errno, "connect to") from error
+            raise
 
     @property
     def connected(self) -> bool:
@@ -115,58 +106,23 @@ class ZmqPlainSocket(ZmqSocket):
         """Whether it is bound, and nobody is connected to it."""
         return self._connections is not None and not len(self._connections)
 
-    @property
-    def refusal(self) -> str:
-        """Why the last connection was refused, with `curve`; "" where it was not."""
-        return "" if self._watch is None else self._watch.refusal
-
-    def last_byte_ns(self, now_ns: int) -> int | None:
-        """Do as `ZmqConnectingSocket.last_byte_ns`; None for a socket that is bound."""
-        watch = self._watch
-        fd = None if watch is None or self.socket.closed else watch.connection_fd()
-        return self._progress.note(None if fd is None else tcp_state(fd), now_ns)
-
-    def check(self) -> None:
+    def check(self) -> bool:
         """Check the connections; called a few times a second.
 
         ZeroMQ gives up an endpoint permanently, and silently, where the peer breaks the protocol,
-        is no ZeroMQ peer, or sends a part that is too large. So it is connected to again; with
-        `curve`, where it was refused, after 0.1 s, then twice as long each time, 2 s at most.
+        is no ZeroMQ peer, or sends a part that is too large. So it is connected to again. For
+        `curve` see `ZmqConnectingSocket.check`.
         """
         if self._connections is not None:
             self._connections.update_soon()
         if self._prefixes is not None:
             self.has_subscriber()
-        watch = self._watch
-        if watch is None:
-            return
-        if self._again_ns:
-            if time.monotonic_ns() >= self._again_ns:
-                self._again_ns = 0
-                watch.renew_key(self.socket)
-                self.socket.connect(self.endpoint)
-        elif watch.curve is not None and watch.was_refused():
-            # Where the peer hangs up, ZeroMQ would go on with the same key.
-            self._disconnect()
-            self._again_ns = time.monotonic_ns() + watch.wait_ns()
-        elif watch.has_given_up():
+        waits = self._again_ns != 0
+        refused = super().check()
+        if self._watch is not None and not (refused or waits) and self._watch.has_given_up():
             self.given_up += 1
-            self._disconnect()
-            watch.renew_key(self.socket)
-            self.socket.connect(self.endpoint)
-
-    def _disconnect(self) -> None:
-        try:
-            self.socket.disconnect(self.endpoint)
-        except zmq.ZMQError:
-            pass  # ZeroMQ has forgotten it already
-
-    def close(self, linger_ms: int = 0) -> None:
-        """Do as `ZmqSocket.close`."""
-        if self._watch is not None and not self.socket.closed:
-            self.socket.disable_monitor()
-            self._watch.close()
-        super().close(linger_ms)
+            self.reconnect()
+        return refused
 
     def set_lossy(self, lossy: bool) -> None:
         """Let a PUB drop a message for peers whose queues are full; else `send` returns False."""

@@ -40,7 +40,6 @@ JOBS_MAX: Final = 100_000
 a frame has a job at least."""
 _MILLISECONDS_MAX: Final = 2**31 - 1
 _NOBLOCK: Final = int(zmq.NOBLOCK)
-_POLLIN: Final = int(zmq.POLLIN)
 _NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
@@ -98,19 +97,8 @@ class ZmqRecoveryServer(ZmqSocket):
     def receive(self) -> tuple[bytes, bytes] | None:
         """Return the next request as (requester, frame), or None; it never waits."""
         self.connections.update_soon()
-        try:
-            while self.has_message():
-                requester = self.socket.recv(_NOBLOCK)
-                frame = self._from_user() if self._has_users else self.socket.recv(_NOBLOCK)
-                if not self.socket.get(zmq.RCVMORE):
-                    return requester, frame
-                self.malformed += 1
-                _skip_parts(self.socket)
-        except zmq.Again:
-            pass  # it went with its connection
-        except zmq.ZMQError as error:
-            raise self._error(error) from error
-        return None
+        found = self.receive_some(1)
+        return found[0] if found else None
 
     def receive_some(self, count_max: int) -> list[tuple[bytes, bytes]]:
         """Return requests that are there, oldest first, `count_max` at most; see `receive`.
@@ -119,21 +107,27 @@ class ZmqRecoveryServer(ZmqSocket):
         request.
         """
         found: list[tuple[bytes, bytes]] = []
-        socket = self.socket
         try:
-            while len(found) < count_max and int(socket.get(zmq.EVENTS)) & _POLLIN:
-                requester = socket.recv(_NOBLOCK)
-                frame = self._from_user() if self._has_users else socket.recv(_NOBLOCK)
-                if socket.get(zmq.RCVMORE):
-                    self.malformed += 1
-                    _skip_parts(socket)
-                else:
-                    found.append((requester, frame))
+            while len(found) < count_max and self.has_message():
+                request = self._take(_NOBLOCK)
+                if request is not None:
+                    found.append(request)
         except zmq.Again:
             pass  # it went with its connection
         except zmq.ZMQError as error:
             raise self._error(error) from error
         return found
+
+    def _take(self, flags: int) -> tuple[bytes, bytes] | None:
+        """Receive a request; None: it is not of one part, and was dropped."""
+        socket = self.socket
+        requester = socket.recv(flags)
+        frame = self._from_user() if self._has_users else socket.recv(_NOBLOCK)
+        if not socket.get(zmq.RCVMORE):
+            return requester, frame
+        self.malformed += 1
+        _skip_parts(socket)
+        return None
 
     def _from_user(self) -> bytes:
         """Receive the frame of a request, and note whose it is."""
@@ -243,15 +237,22 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
         """Return the next reply, or None where there is none yet; it never waits."""
         try:
             while self.has_message():
-                frame = self.socket.recv(_NOBLOCK)
-                if not self.socket.get(zmq.RCVMORE):
+                frame = self._take(_NOBLOCK)
+                if frame is not None:
                     return frame
-                self.malformed += 1
-                _skip_parts(self.socket)
         except zmq.Again:
             pass  # it went with its connection
         except zmq.ZMQError as error:
             raise self._error(error) from error
+        return None
+
+    def _take(self, flags: int) -> bytes | None:
+        """Receive a reply; None: it is not of one part, and was dropped."""
+        frame = self.socket.recv(flags)
+        if not self.socket.get(zmq.RCVMORE):
+            return frame
+        self.malformed += 1
+        _skip_parts(self.socket)
         return None
 
 
@@ -311,25 +312,19 @@ class ZmqQueueServer(ZmqRecoveryServer):
 
     def receive_wait(self, timeout_ms: int) -> tuple[bytes, bytes] | None:
         """Return the next request, or None after `timeout_ms` without one."""
-        socket = self.socket
         self.connections.update_soon()
         try:
             if timeout_ms != self._receive_timeout_ms:
-                socket.set(zmq.RCVTIMEO, timeout_ms)
+                self.socket.set(zmq.RCVTIMEO, timeout_ms)
                 self._receive_timeout_ms = timeout_ms
             self._busy_wait.begin()
-            requester = socket.recv()
-            frame = self._from_user() if self._has_users else socket.recv()
+            request = self._take(0)
             self._busy_wait.end()
-            if not socket.get(zmq.RCVMORE):
-                return requester, frame
         except zmq.Again:
             return None
         except zmq.ZMQError as error:
             raise self._error(error) from error
-        self.malformed += 1
-        _skip_parts(socket)
-        return None
+        return request
 
 
 class ZmqQueueClient(ZmqRecoveryClient):
@@ -368,17 +363,13 @@ class ZmqQueueClient(ZmqRecoveryClient):
                 self.socket.set(zmq.RCVTIMEO, timeout_ms)
                 self._receive_timeout_ms = timeout_ms
             self._busy_wait.begin()
-            frame = self.socket.recv()
+            frame = self._take(0)
             self._busy_wait.end()
-            if not self.socket.get(zmq.RCVMORE):
-                return frame
         except zmq.Again:
             return None
         except zmq.ZMQError as error:
             raise self._error(error) from error
-        self.malformed += 1
-        _skip_parts(self.socket)
-        return None
+        return frame
 
 
 def wait_for_any(clients: list[ZmqQueueClient], timeout_ms: int) -> None:

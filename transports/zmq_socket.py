@@ -292,12 +292,12 @@ class ZmqConnectingSocket(ZmqSocket):
     _again_ns = 0
     _returns_seen = 1
 
-    def __init__(self, endpoint: str | Endpoint, **options: Any) -> None:
-        place = as_endpoint(endpoint).require_connectable().without_key()
-        super().__init__(place, **options)
+    def __init__(self, endpoint: str | Endpoint, *, binds: bool = False, **options: Any) -> None:
+        place = as_endpoint(endpoint)
+        super().__init__(place if binds else place.require_connectable().without_key(), **options)
         self._connected = False
         self._progress = ByteProgress()
-        if self._curve is not None:
+        if self._curve is not None and not binds:
             self._watch = watch_keys(self.socket, self._context, self.endpoint, self._curve)
 
     def watch_end(self) -> None:

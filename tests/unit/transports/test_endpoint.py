@@ -42,7 +42,6 @@ CANONICAL = {
     "upper-case host": ("tcp://LocalHost:1", "tcp://localhost:1"),
     "long ipv6": ("tcp://[0:0:0:0:0:0:0:1]:1", "tcp://[::1]:1"),
     "leading zeros": ("tcp://h:0080", "tcp://h:80"),
-    "flag": ("udp://h:1?loopback=No&ttl=007", "udp://h:1?loopback=0&ttl=7"),
 }
 
 REFUSED = {
