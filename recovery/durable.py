@@ -61,19 +61,17 @@ def replace_file(
     suffix: str = ".tmp",
     durable: bool = True,
     mode: int = 0o666,
-    opener: Callable[[str, int], int] | None = None,
 ) -> FileIO:
     """Replace a file as a whole: after a crash it is the old one or, if `durable`, the new one.
 
     It is written as `path` with a `suffix`, and renamed. The caller forces the new name to the
     disk, by `sync_path` of the folder, and closes the file that is returned.
 
-    `data` is its content, or returns it when given the descriptor of the new file. `opener` opens
-    that as for `open`. Default: with `mode`, less the umask. Raises `OSError` where it could not be
-    written; the old file is unchanged.
+    `data` is its content, or returns it when given the descriptor of the new file, which has
+    `mode`, less the umask. Raises `OSError` where it could not be written; the old file stays.
     """
     new_path = os.fspath(path) + suffix
-    file = write_file(new_path, data, durable=durable, mode=mode, opener=opener)
+    file = write_file(new_path, data, durable=durable, mode=mode)
     try:
         os.replace(new_path, path)
     except BaseException:
@@ -88,14 +86,13 @@ def write_file(
     *,
     durable: bool = True,
     mode: int = 0o666,
-    opener: Callable[[str, int], int] | None = None,
 ) -> FileIO:
     """Write a file and, if `durable`, force it to the disk; where that fails, it is removed.
 
     The arguments, and the file that is returned, are those of `replace_file`. Raises `OSError`.
     """
     name = os.fspath(path)
-    file = FileIO(name, "w+", opener=opener or (lambda name, flags: os.open(name, flags, mode)))
+    file = FileIO(name, "w+", opener=lambda name, flags: os.open(name, flags, mode))
     try:
         write_all(file, data if isinstance(data, bytes) else data(file.fileno()))
         if durable:

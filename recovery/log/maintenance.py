@@ -34,7 +34,6 @@ def verify(
     directory: "str | os.PathLike[str]",
     *,
     store: LogStore | None = None,
-    progress: Callable[[int], object] | None = None,
     check: Callable[[TailContent], object] | None = None,
 ) -> Iterator[Finding]:
     """Check every file of a log by its checksums, and the files against each other.
@@ -45,7 +44,6 @@ def verify(
     Args:
         directory: of the log.
         store: where the files are; for tests.
-        progress: called after each segment, with the bytes that it had.
         check: called with what a killed process has left of each stream in no frame; it raises
             `ValueError` where these are no messages. Default: they are not looked at.
 
@@ -87,8 +85,6 @@ def verify(
         except OSError as error:
             yield Finding(files.path(segment.name), 0, f"{error.strerror or error}")
             continue
-        if progress is not None:
-            progress(result.file_bytes)
         is_growing = after is None and not is_closed
         is_begun = is_growing and result.file_bytes < SEGMENT_HEADER.size
         if not is_begun:

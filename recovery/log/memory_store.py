@@ -86,14 +86,13 @@ class MemoryStore:
         failing: what raises by operation: `write`, `sync`, `open`, `replace`, `remove`,
             `truncate`. A write that fails writes half of its bytes first, as a full disk does.
         incarnations: how often its process has died.
-        copies: of how many copies in turn it is the last: see `identity`.
         boots: how often its operating system has.
 
     """
 
     def __init__(self) -> None:
         self.failing: dict[str, OSError] = {}
-        self.incarnations = self.boots = self.copies = self._contents = 0
+        self.incarnations = self.boots = self._contents = 0
         self._maps: dict[str, dict[int, mmap]] = {}
         self._files: dict[str, _Content] = {}
         self._durable: dict[str, _Content] = {}
@@ -204,7 +203,7 @@ class MemoryStore:
 
     def identity(self, name: str) -> str:
         """Return what no copy of a file has."""
-        return f"{self.copies}/{self._files[name].number}"
+        return str(self._files[name].number)
 
     def write(self, name: str, data: bytes) -> None:
         """Put bytes into a file, as a test damages it; they are there after a crash, too."""
@@ -218,7 +217,7 @@ class MemoryStore:
         self._maps.pop(name, None)
         content = self._new_content()
         if not isinstance(data, bytes):
-            data = data(f"{self.copies}/{content.number}")
+            data = data(str(content.number))
         content.data = bytearray(data)
         self._files[name] = content
         if durable:

@@ -94,11 +94,6 @@ class PendingSync:
     error: OSError | None = None
     """What went wrong, after `wait`."""
 
-    @property
-    def byte_count(self) -> int:
-        """How much it brings to the disk, in bytes."""
-        return sum(max(0, part.size - part.segment.synced) for part in self.parts)
-
     def wait(self) -> None:
         """Wait for the disk, in any thread. It never raises: `LogWriter.end_sync` does."""
         with self.guard:

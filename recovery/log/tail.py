@@ -42,7 +42,6 @@ _STREAM_AT: Final = 8 * _SESSION
 """Of a slot's last page: where it begins to say whose messages these are, with a checksum."""
 _TOPIC_AT: Final = 64
 _TOPIC_BYTES_MAX: Final = 1024
-_LOOKS_MAX: Final = 5
 
 
 class TailSlot:
@@ -245,19 +244,15 @@ def find_damage(
     messages. Default: they are not looked at. A file that is missing is damage where a process that
     was killed may have left messages in it.
     """
-    for _ in range(_LOOKS_MAX):
-        before, state = store.read(NAME), store.read(state_file.NAME)
-        try:
-            if before is None:
-                _require_none(state)
-            for content in _contents_of(_taken_slots(store, before)):
-                if check is not None:
-                    _check(content, check)
-        except ValueError as error:
-            if (store.read(NAME), store.read(state_file.NAME)) == (before, state):
-                return str(error)
-        else:
-            return None
+    data = store.read(NAME)
+    try:
+        if data is None:
+            _require_none(store.read(state_file.NAME))
+        for content in _contents_of(_taken_slots(store, data)):
+            if check is not None:
+                _check(content, check)
+    except ValueError as error:
+        return str(error) if store.read(NAME) == data else None
     return None
 
 

@@ -101,7 +101,7 @@ def test_closing_leaves_no_tail():
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_a_copy_of_the_directory_begins_a_new_session(is_closed):
     store = left(5, is_closed=is_closed)
-    store.copies += 1
+    store.restore({name: store.read(name) for name in store.names()})
 
     moved = LogConfig("log", moved=True)
     writer = opened(store, session=2)
@@ -109,7 +109,7 @@ def test_a_copy_of_the_directory_begins_a_new_session(is_closed):
     assert (1, "t") in writer.streams()  # who reads the log still finds it
     writer.close()
     store.kill()
-    store.copies += 1
+    store.restore({name: store.read(name) for name in store.names()})
     writer = opened(store, moved, session=3)
     assert (writer.session, writer.opened.copied) == (2, False)
 
@@ -134,7 +134,7 @@ def test_files_of_a_copy_in_place_of_those_that_are_there_begin_a_new_session(is
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_a_copy_that_is_shortened_stays_a_copy(is_closed):
     store = left(100, is_closed=is_closed)
-    store.copies += 1
+    store.restore({name: store.read(name) for name in store.names()})
 
     for _ in range(2):
         truncate("log", bytes_max=1, store=store)
