@@ -54,7 +54,7 @@ class ReceiverConfig:
 class StreamReceiver(Generic[T]):
     """The receiving side of one stream.
 
-    Put frames, heartbeats, refusals and time in; take `next_output()` and `nacks_due()` out. A
+    Put frames, heartbeats, refusals and time in; take `next_output()` and `nacks.due()` out. A
     frame that arrives in order is handed straight on, whatever its size; one that arrives early
     waits within the bounds; one that would pass them is dropped and stays missing.
 
@@ -262,7 +262,7 @@ class StreamReceiver(Generic[T]):
         return bool(taken)
 
     def next_deadline_ns(self) -> int | None:
-        """Return when `handle_timer` or `nacks_due` has something to do, or None."""
+        """Return when `handle_timer` or `nacks.due` has something to do, or None."""
         return self.nacks.next_deadline_ns()
 
     def next_output(self) -> Delivery[T] | Loss | None:

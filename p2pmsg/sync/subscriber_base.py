@@ -153,7 +153,7 @@ class SubscriberBase(NotCopied, ABC, Generic[T_co]):
         """How many of its endpoints have a publisher, or relay, that was joined and answers.
 
         0 is false: `if not subscriber.connected`. One that vanishes without closing counts until it
-        was silent for `SubscriberConfig.publisher_timeout_ms`. `stats().lines` says which they are.
+        was silent for `SubscriberConfig.publisher_timeout`. `stats().lines` says which they are.
         """
         return sum(self._driver.connected())
 
