@@ -259,16 +259,8 @@ class Confirmation:
         asked, is_vain = state.asked or {}, False
         for head in heads.streams:
             is_vain |= asked.get(head.topic, 0) > head.next
-            stream = peer.streams.get(head.topic)
-            if stream is None:
-                if not self._table.has_space(peer):
-                    self._invalid["streams_max"] += 1
-                    continue
-                stream = self._table.add(peer, head.topic)
-            if not stream.receiver.started:
-                self._table.begin(stream, now_ns=now_ns)
-            stream.receiver.observe_head(head.next, now_ns=now_ns)
-            self._table.drain(stream)
+            if not self._table.take_head(peer, head, now_ns):
+                self._invalid["streams_max"] += 1
         return is_vain
 
     def _ask_for_token(self, peer: Session, state: GroupState, now_ns: int) -> None:

@@ -1,7 +1,6 @@
 """What a subscriber's state machine wants done by its shell."""
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum, auto
 from typing import Any, Final, NamedTuple
@@ -11,7 +10,6 @@ from p2pmsg.wire import Kind
 
 _MORE_THAN_SENT: Final = 2**40
 """Frames: no publisher sends so many."""
-_WARN_NS: Final = 60_000_000_000
 
 
 class Action(StrEnum):
@@ -114,22 +112,3 @@ class Effects:
         """Send a control frame about a session over the recovery channel of `key`."""
         frame = wire.control_frame(kind, session, body, sequence=sequence)
         self.requests.append((key, frame))
-
-
-class LineWarnings:
-    """Warns of what goes wrong with the sessions of a line, once a minute for each line.
-
-    Args:
-        effects: takes the warnings.
-
-    """
-
-    def __init__(self, effects: Effects) -> None:
-        self._effects = effects
-        self._due_ns: dict[int, int] = {}
-
-    def say(self, line: int, session: int, text: Callable[[], str], now_ns: int) -> None:
-        """Warn of a session, where it is time to; `text` makes what is said then."""
-        if now_ns >= self._due_ns.get(line, now_ns):
-            self._due_ns[line] = now_ns + _WARN_NS
-            self._effects.warn(line, session, text())

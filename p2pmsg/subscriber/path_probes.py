@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from p2pmsg import control, wire
 from p2pmsg.subscriber.connections import Connection
-from p2pmsg.subscriber.effects import Effects, LineWarnings
+from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.relays import RelayClient
 from p2pmsg.subscriber.servers import Servers
 from p2pmsg.subscriber.sessions import Route, Session
@@ -35,6 +35,7 @@ its streams; else `publisher_timeout`, in which it is also probed."""
 FIRST_WAIT_NS: Final = 3000 * _MS
 """Between two questions, while the answers show what is missing; it doubles while they do not."""
 WAIT_NS_MAX: Final = 30_000 * _MS
+_WARN_NS: Final = 60_000 * _MS
 NS_PER_STREAM: Final = _MS
 """How much longer to wait for each stream, so that long answers are rare."""
 
@@ -94,7 +95,7 @@ class PathProbes:
         self._pages = control.HeadPages(config.streams_max)
         self._found: dict[tuple[int, int], _Quiet] = {}
         self._dataless: dict[int, _Quiet] = {}
-        self._warnings = LineWarnings(joiner.effects)
+        self._warn_ns: dict[int, int] = {}
 
     def is_asked(self, session: int) -> bool:
         """Whether a session was asked for, and no answer has come."""
@@ -209,24 +210,18 @@ class PathProbes:
     def _take(self, peer: Session, route: Route, heads: control.Heads, now_ns: int) -> None:
         """Take the heads that came over a recovery channel of a session that is joined."""
         joiner = self._joiner
-        table = joiner.stream_table
         if joiner.servers is not None:
             heads = joiner.servers.allowed(heads, route, peer)
         for head in heads.streams:
-            stream = peer.streams.get(head.topic)
-            if stream is None:
-                if not table.has_space(peer):
-                    joiner.invalid["streams_max"] += 1
-                    continue
-                stream = table.add(peer, head.topic)
-            if not stream.receiver.started:
-                table.begin(stream, now_ns=now_ns)
-            stream.receiver.observe_head(head.next, now_ns=now_ns)
-            table.drain(stream)
+            if not joiner.stream_table.take_head(peer, head, now_ns):
+                joiner.invalid["streams_max"] += 1
 
     def _warn(self, peer: Session, route: Route, now_ns: int) -> None:
-        line, session = route.handshake.line, peer.session
-        self._warnings.say(line, session, lambda: self._text(peer, route, now_ns), now_ns)
+        """Say it, once a minute for each line."""
+        line = route.handshake.line
+        if now_ns >= self._warn_ns.get(line, now_ns):
+            self._warn_ns[line] = now_ns + _WARN_NS
+            self._joiner.effects.warn(line, peer.session, self._text(peer, route, now_ns))
 
     def _on_one_way(self, peer: Session, route: Route, now_ns: int) -> None:
         line = self._joiner.lines[route.handshake.line]

@@ -7,6 +7,7 @@ from random import Random
 from typing import Final
 
 from p2pmsg.config import SubscriberConfig
+from p2pmsg.control import Head
 from p2pmsg.start import Start
 from p2pmsg.subscriber.gaps import GapScheduler
 from p2pmsg.subscriber.policy import GapPolicy
@@ -142,6 +143,19 @@ class StreamTable:
             start = start if resumed is None else resumed
         head_max = max(start, following) + stream.jump_max
         stream.receiver.start_at(start, now_ns=now_ns, head_max=head_max)
+
+    def take_head(self, peer: Session, head: Head, now_ns: int) -> bool:
+        """Take where a stream of a session that is joined stands; False: it has no space."""
+        stream = peer.streams.get(head.topic)
+        if stream is None:
+            if not self.has_space(peer):
+                return False
+            stream = self.add(peer, head.topic)
+        if not stream.receiver.started:
+            self.begin(stream, now_ns=now_ns)
+        stream.receiver.observe_head(head.next, now_ns=now_ns)
+        self.drain(stream)
+        return True
 
     def drain(self, stream: Stream) -> None:
         """Deliver what is in order, and note whether gaps remain."""

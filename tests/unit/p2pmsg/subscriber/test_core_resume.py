@@ -4,12 +4,11 @@ import pytest
 
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.wire import FLAG_CLOSING, Kind
-from recovery import CursorConfig, CursorFile, MemoryCursorStore
+from recovery import CursorFile, MemoryCursorStore
 from tests.unit.p2pmsg.frames import SESSION, echo, welcome
 from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
 
 NEXT = SESSION + 1
-CONFIG = CursorConfig("a.cursor")
 
 
 class Incarnations:
@@ -22,7 +21,7 @@ class Incarnations:
         """Return a new incarnation; with `heads` it has joined and noted that."""
         self.store.kill()
         endpoints = [f"tcp://h:{port}" for port in range(1, lines + 1)]
-        self.points = ResumePoints(CursorFile(self.store, CONFIG), endpoints, list(topics))
+        self.points = ResumePoints(CursorFile(self.store), endpoints, list(topics))
         talk = Talk(start=start, topics=topics, lines=lines, cursor=self.points)
         if heads:
             talk.join(*heads, session=session)
