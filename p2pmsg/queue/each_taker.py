@@ -21,9 +21,7 @@ from p2pmsg.sync.key_watch import EVERY_NS, KeyWatch
 from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.unanswered import Unanswered
-from p2pmsg.trouble import Rarely
 from recovery.checks import to_ns
-from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -105,7 +103,6 @@ class EachTaker:
         )
         self._judged = [(-1, 0)] * len(places)
         """When each pusher was heard, and how many malformed frames had come by then."""
-        self._ended_logged = Rarely()
         self._turns = self._flushed_ns = self._ends_due_ns = 0
 
     def _connect(
@@ -260,7 +257,6 @@ class EachTaker:
                     core.on_coming(now_ns=now_ns)
             core.handle_timer(now_ns=now_ns)
             if looks_at_ends and client.was_ended_here():
-                self._say_ended(client.endpoint)
                 client.reconnect()
             elif now_ns - max(last_heard_ns, core.last_heard_ns) > silence_ns:
                 core.last_heard_ns = self._lost_ns[at] = now_ns
@@ -287,15 +283,6 @@ class EachTaker:
         if came_ns is None or self._judged[at][1] != malformed:
             return core.last_heard_ns
         return max(core.last_heard_ns, came_ns)
-
-    def _say_ended(self, endpoint: str) -> None:
-        """Log that a connection was ended because of what came, once a minute at most."""
-        if self._ended_logged.is_due():
-            _log.warning(
-                "%s: the connection was ended here, since a frame above frame_bytes_max (%s bytes) "
-                "came, or something that is no frame; it is made again",
-                endpoint, f"{self._frame_bytes_max:,}",
-            )  # fmt: skip
 
     def _check_access_rules(self, now_ns: int) -> None:
         """Do what follows from rights that have changed, and note what is denied."""

@@ -11,7 +11,6 @@ from p2pmsg.queue.journal.file import FileJournal
 from p2pmsg.queue.journal.records import change_record
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.rules import BreakerState, Given, JobRun, QueuedJob
-from p2pmsg.trouble import Refusals
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
@@ -35,9 +34,6 @@ _QUIET_NS: Final = 250 * _MS
 """Workers that have jobs are probed so often, in case a connection broke unnoticed."""
 _SOON_NS: Final = 2 * _MS
 """When workers are probed again after a connection broke."""
-_WARN_PERIOD_NS: Final = 60_000 * _MS
-_WARNINGS_A_PERIOD: Final = 20
-"""Warnings a minute: any program that connects can cause one."""
 
 
 class PusherIO:
@@ -87,17 +83,11 @@ class PusherIO:
         self.unsynced: deque[tuple[int, QueuedJob]] = deque()
         self.unsynced_bytes = 0
         self._has_changes = False
-        self._logged_admin = self._warnings_logged = self._warnings_left_out = 0
-        self._warn_period_ns = 0
+        self._logged_admin = 0
         self.is_failing = False
         self._logged_open = False
         self._check_due_ns_ = 0
         self._pause_ns = _QUIET_NS
-        most = core.queue.limits.workers_max
-        self._full = {
-            "workers_max": Refusals(f"workers than {most:,}"),
-            "peers": Refusals(f"workers, and who may become one, than {2 * most:,}"),
-        }
 
     def accept(self, job: QueuedJob, *, now_ns: int) -> None:
         """Put a job that was written into the queue, or where it waits for the disk."""
@@ -166,11 +156,7 @@ class PusherIO:
             if not came and not sent:
                 self._say_whether_open()
                 if core.queue.warnings or self._logged_admin < core.admin_refused:
-                    self._say_warnings(now_ns)
-                if core.invalid:
-                    for reason, refusals in self._full.items():
-                        count = core.invalid.get(reason, 0)
-                        refusals.check(self._server.endpoint, count, now_ns=now_ns)
+                    self._say_warnings()
                 return True
         return False
 
@@ -269,24 +255,14 @@ class PusherIO:
         self._pause_ns = min(2 * self._pause_ns, _QUIET_NS)
         self.core.probe()
 
-    def _say_warnings(self, now_ns: int) -> None:
-        """Log warnings about workers that ask for more than they get, 20 a minute at most."""
+    def _say_warnings(self) -> None:
+        """Log warnings about workers that ask for more than they get."""
         warnings, core = self.core.queue.warnings, self.core
-        if now_ns >= self._warn_period_ns:
-            if self._warnings_left_out:
-                _log.warning("%d more warnings about workers", self._warnings_left_out)
-            self._warn_period_ns = now_ns + _WARN_PERIOD_NS
-            self._warnings_logged = self._warnings_left_out = 0
         if core.admin_refused and not self._logged_admin:
             _log.warning("a request for dead letters over the wire was refused: see `admin`")
         self._logged_admin = core.admin_refused
         while warnings:
-            name, text = warnings.popleft()
-            if self._warnings_logged < _WARNINGS_A_PERIOD:
-                self._warnings_logged += 1
-                _log.warning("worker %r %s", name, text)
-            else:
-                self._warnings_left_out += 1
+            _log.warning("worker %r %s", *warnings.popleft())
 
     def _say_whether_open(self) -> None:
         is_open = self.core.queue.breaker.state is not BreakerState.CLOSED

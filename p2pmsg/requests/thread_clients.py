@@ -29,72 +29,30 @@ class _Connections:
         self.lock = threading.RLock()
         self.calls = 0
 
-    def close(self) -> None:
-        """Close them, by the thread that has the lock; again is nothing."""
-        clients, self.clients = self.clients, []
-        for client in clients:
-            client.close()
-
-    def close_by(self, deadline: float) -> None:
+    def close(self, deadline: float) -> None:
         """Close them once their thread has left its call, unless that takes until `deadline`.
 
         In a signal handler that interrupted a call of its own thread nothing is waited for.
         """
         if self.thread == _get_ident() and self.calls:
             return
-        if not self.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            return
-        try:
-            self.close()
-        finally:
-            self.lock.release()
-
-
-class _OpenConnections:
-    """Those of all threads, by their `id`.
-
-    Each step is one operation of a dict, and so atomic: a signal handler and the garbage
-    collector may come in at any time, and a lock would have them wait for the thread they are in.
-    """
-
-    def __init__(self) -> None:
-        self._of: dict[int, _Connections] = {}
-        self._pid = _getpid()
-
-    def __len__(self) -> int:
-        return len(self._of)
-
-    def add(self, own: _Connections) -> None:
-        self._of[id(own)] = own
-
-    def end(self, own: _Connections) -> None:
-        """Close what belonged to a thread; called as it ends, or by the garbage collector."""
-        if _getpid() != self._pid:
-            return  # of a thread that a forked child does not have
-        if self._of.pop(id(own), None) is not None:
-            own.close_by(0.0)
-
-    def close_all(self, deadline: float) -> None:
-        while self._of:
+        if self.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             try:
-                own = self._of.popitem()[1]
-            except KeyError:
-                return  # its thread ended just now
-            own.close_by(deadline)
+                clients, self.clients = self.clients, []
+                for client in clients:
+                    client.close()
+            finally:
+                self.lock.release()
 
 
-class _Held:
+class _AtEnd:
     """What a thread holds, and lets go of when it ends."""
 
-    __slots__ = ("_open", "own")
-
-    def __init__(self, own: _Connections, open_connections: _OpenConnections) -> None:
-        self.own = own
-        self._open = open_connections
-        open_connections.add(own)
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
 
     def __del__(self) -> None:
-        self._open.end(self.own)
+        self._call()
 
 
 class ThreadClients:
@@ -107,7 +65,9 @@ class ThreadClients:
 
     def __init__(self) -> None:
         self._local = threading.local()
-        self._open = _OpenConnections()
+        # Each step is one operation of a dict, and so atomic: a signal handler and the garbage
+        # collector may come in at any time, and would wait for a lock of their own thread.
+        self._open: dict[int, _Connections] = {}
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -125,7 +85,7 @@ class ThreadClients:
             What `ask` does; it gets an empty list where they were closed meanwhile.
 
         """
-        own = self._own(connect)
+        own: _Connections = getattr(self._local, "own", None) or self._connected(connect)
         with own.lock:
             own.calls += 1
             try:
@@ -133,21 +93,22 @@ class ThreadClients:
             finally:
                 own.calls -= 1
                 if self._is_closed and not own.calls:
-                    own.close()
+                    own.close(0.0)
 
     def close(self, timeout: float) -> None:
         """Close those of all threads, within so many seconds; who is in a call closes its own."""
         self._is_closed = True
-        self._open.close_all(time.monotonic() + timeout)
+        deadline = time.monotonic() + timeout
+        for key in list(self._open):
+            own = self._open.pop(key, None)
+            if own is not None:
+                own.close(deadline)
 
     def forget(self) -> None:
         """In a forked child: none of them is the child's."""
-        self._open = _OpenConnections()
+        self._open = {}
 
-    def _own(self, connect: Callable[[], Clients]) -> _Connections:
-        held: _Held | None = getattr(self._local, "held", None)
-        if held is not None:
-            return held.own
+    def _connected(self, connect: Callable[[], Clients]) -> _Connections:
         clients = connect()
         try:
             for client in clients:
@@ -156,5 +117,14 @@ class ThreadClients:
             for client in clients:
                 client.close()
             raise
-        held = self._local.held = _Held(_Connections(clients), self._open)
-        return held.own
+        own = self._local.own = _Connections(clients)
+        key, pid, open_connections = id(own), _getpid(), self._open
+        open_connections[key] = own
+
+        def end() -> None:
+            # A forked child does not have the thread that this was of.
+            if _getpid() == pid and open_connections.pop(key, None) is not None:
+                own.close(0.0)
+
+        self._local.at_end = _AtEnd(end)
+        return own

@@ -41,4 +41,4 @@ def test_a_job_at_which_the_connection_ends_is_found_and_the_others_are_done(
     assert (stats.done, stats.dead, stats.balanced) == (COUNT - 1, 1, True)
     assert proxy.cuts >= 2
     assert "connection ended" in dead.reason
-    eventually(lambda: f"did not get job {dead.sequence}, which was sent alone" in caplog.text)
+    eventually(lambda: f"never got job {dead.sequence}, which was sent alone" in caplog.text)

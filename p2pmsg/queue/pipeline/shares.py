@@ -65,7 +65,7 @@ class Shares:
         self._broke_ns: dict[int, int] = {}
         self._made = 0
         self._probe_ns = self._probe_until_ns = 0
-        self._logged_queue = self._logged_full = False
+        self._logged_queue = False
         self._found_logged, self._given_up_logged = Rarely(), Rarely()
         self.retransmitted = self.refused = self.invalid = 0
 
@@ -162,9 +162,6 @@ class Shares:
         if share is None:
             if len(self._dealer.shares) >= PULLERS_MAX:
                 self.invalid += 1
-                if not self._logged_full:
-                    self._logged_full = True
-                    _log.warning("%d pullers are there", PULLERS_MAX)
                 return
             share = self._open(identity, hello.name, frame.session, now_ns)
             if share is None:

@@ -41,7 +41,6 @@ WARNINGS_MAX = 64
 FRAME_BYTES_MIN = 64 * 1024
 """The lowest limit of a frame that a worker can have."""
 _NEVER_NS = 2**63
-_WARN_AGAIN_NS = 60_000_000_000
 _PACE_NS = 50_000_000
 """How long what is done is counted for `pace`."""
 _LONE_WAITS = 10
@@ -104,7 +103,6 @@ class JobQueue:
         self.hold_ns = to_ns(limits.hold_timeout or 0.0)
         self.warnings: deque[tuple[str, str]] = deque(maxlen=WARNINGS_MAX)
         self._ack_timeout_ns = to_ns(limits.ack_timeout)
-        self._cuts_warned_ns: dict[bool, int] = {}
         self._late = WeakValueDictionary[tuple[int, int], QueuedJob]()
         """What workers had and may be at still, by worker and delivery."""
 
@@ -622,12 +620,11 @@ class JobQueue:
         self._take_back(worker, jobs, now_ns)
         worker.cut_short(len(jobs))
         if again:
-            self._warn_of_cut(
+            self._warn(
                 worker,
                 "did not get what was sent to it, twice or more, since its connection ended (jobs: "
                 f"{len(again)}). They go out one at a time, to find one that ends connections",
-                is_alone=False, now_ns=now_ns,
-            )  # fmt: skip
+            )
 
     def _fail_cut(self, worker: Worker, job: QueuedJob, now_ns: int) -> None:
         """Take back the one job of a worker whose connection ended before it arrived."""
@@ -638,20 +635,12 @@ class JobQueue:
         self.breaker.failed(now_ns=now_ns)
         worker.breaker.untried()
         self._settled(worker)
-        self._warn_of_cut(
+        self._warn(
             worker,
-            f"did not get job {job.sequence}, which was sent alone: {reason}. It may be too large "
+            f"never got job {job.sequence}, which was sent alone: {reason}. It may be too large "
             "for the worker, or for what is between; after deliveries_max attempts it is a "
             "dead letter",
-            is_alone=True, now_ns=now_ns,
-        )  # fmt: skip
-
-    def _warn_of_cut(self, worker: Worker, text: str, *, is_alone: bool, now_ns: int) -> None:
-        """Report jobs that did not arrive, once a minute."""
-        logged_ns = self._cuts_warned_ns.get(is_alone)
-        if logged_ns is None or now_ns >= logged_ns + _WARN_AGAIN_NS:
-            self._cuts_warned_ns[is_alone] = now_ns
-            self.warnings.append((worker.name, text))
+        )
 
     def _lose_jobs(
         self, worker: Worker, batches: list[DeliveryBatch], reason: str, now_ns: int
