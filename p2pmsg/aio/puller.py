@@ -46,8 +46,8 @@ class Puller(PullerBase[T_co], TakesTurns, ClosesInLoop):
 
     It connects; pushers bind, and come and go as they like. It has no thread: what it has in flight
     is kept alive by the event loop, so a loop that is held up for `ack_timeout` loses its jobs to
-    other workers. Several tasks may take jobs from it. A job may be settled from another thread,
-    too; all else is for the loop in which it was made.
+    other workers. Several tasks may take jobs from it. A job may be acknowledged in another
+    thread, too; all else is for the loop in which it was made.
 
     A task that is cancelled while it waits for a job has taken none. One that is cancelled inside
     of `async with job` rejects the job, as Ctrl-C does in a thread.
@@ -154,7 +154,7 @@ class Puller(PullerBase[T_co], TakesTurns, ClosesInLoop):
             async with aio.Puller("tcp://127.0.0.1:5557") as puller:
                 await puller.run(work)
 
-        A job is acknowledged when its handler returns, unless the handler has settled it itself. It
+        A job is acknowledged when its handler returns, unless the handler did that itself. It
         ends when `close` is called, and at SIGTERM or Ctrl-C: it takes no further job, finishes
         those in hand, and returns. A second signal does what it did before. A call that is
         cancelled cancels the handlers, and their jobs are rejected.
@@ -262,7 +262,7 @@ class Puller(PullerBase[T_co], TakesTurns, ClosesInLoop):
         if self._waiters:
             self._waiters.offer(self._taker.ready + self._taker.keys.has_error)
 
-    def _settled(self) -> None:
+    def _on_acknowledged(self) -> None:
         """Report what was acknowledged in the loop's next round, or at once where it is a lot."""
         if _get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self._driver.wake)
@@ -289,7 +289,7 @@ class Puller(PullerBase[T_co], TakesTurns, ClosesInLoop):
                 pass  # what is in hand then is rejected
 
     def _is_drained(self) -> bool:
-        return not self._lock.run_whole(self._taker.is_unsettled)
+        return not self._lock.run_whole(self._taker.is_unconfirmed)
 
     def _forget(self) -> None:
         """In a forked child: nothing of this is the child's."""

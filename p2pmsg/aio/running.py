@@ -77,7 +77,7 @@ class TaskRun(JobRun):
             if result is not None:
                 check_result("the handler", result, "await it there", may_be_task=True)
         except Exception as error:
-            with self._settling(job, error):
+            with self._rejecting(job, error):
                 decided = self._decide(job, error)
                 if inspect.isawaitable(decided):
                     decided = await decided

@@ -47,7 +47,7 @@ class EachTaker:
     Args:
         places, curves: where the pushers are, and the keys of each.
         prefetch: how many jobs to have at each; None: as many as are done within 20 ms.
-        settled: called when a job was acknowledged or rejected.
+        acknowledged: called when a job was acknowledged, or rejected.
         turn_ns_max: how long a turn reads on, in ns; what is left is for the next one.
         frames_per_round: how many frames are read between two looks at what there is to send, and
             at the time.
@@ -69,7 +69,7 @@ class EachTaker:
         *,
         prefetch: int | None,
         frame_bytes_max: int,
-        settled: Callable[[], None],
+        acknowledged: Callable[[], None],
         turn_ns_max: int,
         frames_per_round: int,
     ) -> None:
@@ -89,7 +89,7 @@ class EachTaker:
         self._clients: list[transports.ZmqQueueClient] = []
         self._cores: list[PullerCore] = []
         try:
-            self._connect(places, curves, name, values, settled)
+            self._connect(places, curves, name, values, acknowledged)
         except BaseException:
             for client in self._clients:
                 client.close()
@@ -111,7 +111,7 @@ class EachTaker:
         curves: Sequence["transports.CurveClient | None"],
         name: str,
         values: ValueType | None,
-        settled: Callable[[], None],
+        acknowledged: Callable[[], None],
     ) -> None:
         context, process, now_ns = zmq_context(), this_process(), _monotonic_ns()
         for place, curve in zip(places, curves, strict=True):
@@ -129,7 +129,7 @@ class EachTaker:
             )  # fmt: skip
             if self._access_rules is not None:
                 core.access.use(self._access_rules, partial(server_of, client))
-            core.on_settled = settled
+            core.on_acknowledged = acknowledged
             core.values = values
             self._cores.append(core)
             self._watches.watch(client.fd)
@@ -306,10 +306,10 @@ class EachTaker:
             due_ns = min(due_ns, now_ns + EVERY_NS)
         return max(0.0, (due_ns - now_ns) / _MS)
 
-    def is_unsettled(self) -> bool:
+    def is_unconfirmed(self) -> bool:
         """Report, and return whether a pusher does not know yet what became of some jobs."""
         self._report(_monotonic_ns())
-        return any(core.unsettled for core in self._cores)
+        return any(core.has_unconfirmed for core in self._cores)
 
     def close(self) -> None:
         """Give back what was not begun, reject what was, and close."""

@@ -13,7 +13,7 @@ JOBS             pusher        do these; the header's sequence is the first deli
 QUEUE_REPORT     puller        I did, could not do, or give back these; number 0: I am alive
 QUEUE_CONFIRM    pusher        I have your reports up to this one; the timestamp is your sign's
 QUEUE_RECALL     pusher        give back so many that you have not begun
-QUEUE_LEAVE      puller        I am going; what I have not settled was not begun
+QUEUE_LEAVE      puller        I am going; what I have not acknowledged was not begun
 QUEUE_ADMIN      anybody       list, retry or purge dead letters
 QUEUE_ANSWER     pusher        the answer to that
 DENIED           pusher        your key gives you no right to `pull` here
@@ -65,7 +65,7 @@ class Hello(codec.Struct, array_like=True):
     confirmed: Sequence
     """The last report that was confirmed."""
     held: Ranges
-    """Deliveries that it has, or has settled in a report that is not confirmed."""
+    """Deliveries that it has, or has acknowledged in a report that is not confirmed."""
     claims: Annotated[list[tuple[Sequence, Sequence]], codec.Meta(max_length=RANGES_MAX)]
     """The same as (delivery, sequence), where the pusher has another incarnation."""
     prefetch_ceiling: Annotated[int, codec.Meta(ge=0, le=2**31)]

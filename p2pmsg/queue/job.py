@@ -18,7 +18,7 @@ OnInvalidJob = Literal["raise", "skip"] | Callable[[InvalidValueError], object]
 
 
 class _Core(Protocol):
-    """What a job is settled at: a `PullerCore`."""
+    """What a job is acknowledged at: a `PullerCore`."""
 
     def ack(self, job: "Job") -> bool: ...
     def reject(self, job: "Job", reason: str, delay: float | None) -> bool: ...
@@ -28,7 +28,7 @@ class _Core(Protocol):
 
 
 class _Nobody:
-    """What the copy of a job is settled at, which is no worker's."""
+    """What the copy of a job is acknowledged at, which is no worker's."""
 
     def ack(self, job: "Job") -> bool:
         return False
@@ -71,12 +71,12 @@ class Job(codec.Struct, Generic[T_co], gc=False):
     """A job that this worker has in flight, until it is acknowledged, rejected or discarded.
 
     Used as a context manager (`with`, `async with`) it is acknowledged at the end of the block, or
-    rejected if that raises; the exception goes on. What was settled inside the block stays so.
+    rejected if that raises; the exception goes on. What was done with it inside the block stays so.
 
     A struct of msgspec, because one is made for every job: 80 ns, and a plain class takes 300.
 
     What comes out of pickling, or out of a deep copy, has all that is to be read, and is `gone`
-    where the job was `held`: it can be settled here only.
+    where the job was `held`: it can be acknowledged here only.
 
     Attributes:
         value: what was pushed, or what the puller makes of it (its argument `type`): of a
@@ -201,8 +201,8 @@ class Job(codec.Struct, Generic[T_co], gc=False):
 
         There is no need to call it for a job that merely takes longer than `ack_timeout`: a living
         worker's jobs are extended by its heartbeats. It is reported to the pusher, which takes its
-        jobs back from a worker that settles none for longer than `job_timeout` and what it asked
-        for, at most 24 h.
+        jobs back from a worker that answers for none for longer than `job_timeout` and what it
+        asked for, at most 24 h.
 
         Raises:
             ConfigError: `seconds` is not a number of at least 0.

@@ -180,7 +180,7 @@ class Puller(PullerBase[T_co], ClosesAtOnce):
             with p2pmsg.Puller("tcp://127.0.0.1:5557") as puller:
                 puller.run(work)
 
-        A job is acknowledged when its handler returns, unless the handler has settled it itself. It
+        A job is acknowledged when its handler returns, unless the handler did that itself. It
         ends when `close` is called, and at SIGTERM or Ctrl-C: it takes no further job, finishes
         those in hand, and returns. A second signal does what it did before, so Ctrl-C raises
         KeyboardInterrupt then, and the job is rejected. A pusher that refuses the connection by its
@@ -243,7 +243,7 @@ class Puller(PullerBase[T_co], ClosesAtOnce):
         was_closed(self)
         try:
             deadline = time.monotonic() + timeout
-            while self._lock.run(self._taker.is_unsettled) and time.monotonic() < deadline:
+            while self._lock.run(self._taker.is_unconfirmed) and time.monotonic() < deadline:
                 self._driver.wait(20)
         finally:
             self._unusable = "it is closed"
@@ -263,7 +263,7 @@ class Puller(PullerBase[T_co], ClosesAtOnce):
     def _turn(self) -> float:
         return self._lock.run(self._background)
 
-    def _settled(self) -> None:
+    def _on_acknowledged(self) -> None:
         each = self._each
         if each is not None and each.is_report_due and self._unusable is None:
             self._lock.run(each.commit)

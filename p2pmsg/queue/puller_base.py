@@ -74,7 +74,7 @@ class PullerBase(ABC, Generic[T_co]):
         else:
             self._taker = EachTaker(
                 *common, prefetch=prefetch, frame_bytes_max=frame_bytes_max,
-                settled=self._settled, turn_ns_max=self._turn_ns_max,
+                acknowledged=self._on_acknowledged, turn_ns_max=self._turn_ns_max,
                 frames_per_round=self._frames_per_round,
             )  # fmt: skip
         self._begin()
@@ -87,7 +87,7 @@ class PullerBase(ABC, Generic[T_co]):
         """Have turns taken from now on."""
 
     @abstractmethod
-    def _settled(self) -> None:
+    def _on_acknowledged(self) -> None:
         """Have reported soon what was acknowledged or rejected."""
 
     # --------------------------------------------------------------------------------- public

@@ -60,9 +60,9 @@ class PullerCore:
         open: jobs that were begun, by delivery. begun: the last of them.
         outbox: frames to send.
         invalid: frames that were dropped, by reason.
-        acked, rejected, discarded: jobs settled. refused: answers that came too late.
+        acked, rejected, discarded: jobs. refused: answers that came too late.
         given_back: jobs given back when asked. dropped: not begun, and no longer ours.
-        on_settled: called when a job was settled, so that a shell can send that.
+        on_acknowledged: called when a job was acknowledged, so that a shell can send that.
         values: makes values of a type; None: they come as they are. One that does not fit is a
             `Misfit`.
         access: what is denied by the pusher, or to it.
@@ -96,7 +96,7 @@ class PullerCore:
         self.given_back = self.dropped = self.received = 0
         self.joined = self.leaving = False
         self.last_heard_ns = now_ns
-        self.on_settled: Callable[[], None] = lambda: None
+        self.on_acknowledged: Callable[[], None] = lambda: None
         self.values: ValueType | None = None
         self.access = PusherAccess()
         self._denied_at = (0, 0, 0)
@@ -170,13 +170,13 @@ class PullerCore:
             self.refused += 1
             if job._state == GONE and job.session == self._session:
                 self._acked.append(job)
-                self.on_settled()
+                self.on_acknowledged()
             return False
         job._state = ACKED
         self._acked.append(job)
         self.open.pop(job.delivery, None)
         self.acked += 1
-        self.on_settled()
+        self.on_acknowledged()
         return True
 
     def reject(self, job: Job, reason: str, delay: float | None) -> bool:
@@ -213,7 +213,7 @@ class PullerCore:
             self.discarded += 1
         else:
             self.rejected += 1
-        self.on_settled()
+        self.on_acknowledged()
         return True
 
     @property
@@ -223,7 +223,7 @@ class PullerCore:
         return answers + len(self._extended) + self._answers_recall
 
     @property
-    def unsettled(self) -> bool:
+    def has_unconfirmed(self) -> bool:
         """Whether the pusher does not know yet what became of some jobs, joined or not."""
         return bool(self._acked or self._refusals or self._unconfirmed)
 
@@ -360,7 +360,7 @@ class PullerCore:
     # ------------------------------------------------------------------------------ frames out
 
     def flush(self, *, now_ns: int) -> None:
-        """Put what was settled into a report."""
+        """Put what was acknowledged into a report."""
         if not self.joined or len(self._unconfirmed) >= UNCONFIRMED_MAX or not self.unsent:
             return
         # Other threads may append meanwhile: only what is copied is taken away.

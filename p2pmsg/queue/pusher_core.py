@@ -24,7 +24,7 @@ second. A child that it forked may keep its connection when it has ended."""
 _LOOK_NS: Final = 500 * _MS
 """How often that is checked."""
 HOLD_MARGIN_S: Final = 60.0
-"""How much longer than `job_timeout` a worker may have jobs and settle none, by default."""
+"""How much longer than `job_timeout` a worker may have jobs and acknowledge none, by default."""
 LETTERS_MAX: Final = 100
 """How many dead letters go into one answer."""
 ANSWER_BYTES: Final = 2**20

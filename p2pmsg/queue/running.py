@@ -65,8 +65,8 @@ class JobRun:
                 self._left += 1
 
     @contextmanager
-    def _settling(self, job: Job, error: Exception) -> Iterator[None]:
-        """Log a failure; at the end reject a job that nobody has settled."""
+    def _rejecting(self, job: Job, error: Exception) -> Iterator[None]:
+        """Log a failure; at the end reject a job that nobody has acknowledged."""
         number, deliveries = job.sequence, job.delivery_count
         _log.error("job %d failed at delivery %d", number, deliveries, exc_info=error)
         try:
@@ -154,7 +154,7 @@ class ThreadRun(JobRun):
             if result is not None:
                 check_result("the handler", result, _USE_ASYNC)
         except Exception as error:
-            with self._settling(job, error):
+            with self._rejecting(job, error):
                 check_result("on_error", self._decide(job, error), _USE_ASYNC)
         except BaseException as error:
             job.reject(reason_of(error))
@@ -176,7 +176,7 @@ def check_run(handler: Any, on_error: OnError, name: str, workers: int, count: A
 
 
 def acknowledge(job: Job) -> None:
-    """Acknowledge a job that its handler has done and not settled; warn where it is too late."""
+    """Acknowledge a job that its handler has done, unless it did that; warn where it is late."""
     if job.state in ("held", "gone") and not job.ack():
         seconds = (time.monotonic_ns() - job._begun_ns) / 1e9
         _log.warning(

@@ -83,7 +83,7 @@ class PusherStats(Stats):
     workers: tuple[WorkerStats, ...] = ()
     """One entry a worker."""
     held_back: int = 0
-    """Taken back from workers that live, and settled nothing for too long (see
+    """Taken back from workers that live, and acknowledged nothing for too long (see
     `PusherConfig.job_timeout`), or lost the right to them."""
     delays_capped: int = 0
     """Rejections with a delay beyond 1 h."""

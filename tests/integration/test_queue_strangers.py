@@ -54,7 +54,7 @@ def test_twenty_who_only_hold_do_not_keep_the_jobs(make_pusher, make_puller, mak
     assert (stats.done, stats.dead, stats.balanced) == (JOBS, 0, True)
     assert stats.held_back >= 80
     assert all(each.allowed < 4 for each in stats.workers if each.held_back)
-    warnings = [text for text in caplog.messages if "settled none" in text]
+    warnings = [text for text in caplog.messages if "acknowledged none" in text]
     assert 1 <= len(warnings) <= 20
 
 

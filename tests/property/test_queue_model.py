@@ -34,9 +34,7 @@ def test_a_delivery_is_settled_once(counts, settled):
         first += count + 2
     for start, stop in settled:
         found = {
-            batch.first + bit
-            for batch, bits in assigned.settle(start, stop)
-            for bit in bits_of(bits)
+            batch.first + bit for batch, bits in assigned.end(start, stop) for bit in bits_of(bits)
         }
         assert found == naive & set(range(start, stop))
         naive -= found

@@ -126,7 +126,7 @@ class BatchTaker:
         """Return how long nothing is due, in ms."""
         return _BUSY_MS
 
-    def is_unsettled(self) -> bool:
+    def is_unconfirmed(self) -> bool:
         """Whether a pusher is to be waited for: none is."""
         return False
 

@@ -68,13 +68,13 @@ class QueueLimits:
     a few threads, and little for an unknown worker that takes jobs and does none."""
 
     hold_timeout: float | None = None
-    """How long a worker may have jobs in flight and settle none of them, although it lives, in
+    """How long a worker may have jobs in flight and acknowledge none of them, although it lives, in
     seconds. Then it is asked to give back what it has not begun; `ack_timeout` later what is left
     goes to others, jobs with keys `hold_timeout` later. None: as long as the pusher's `job_timeout`
     and a minute, since an honest worker rejects by then what takes longer. 0: without end."""
 
     extend_max: float = 86_400.0
-    """By how much a worker can move that by `extend`, in all, before it settles a job, in seconds.
+    """By how much a worker can move that by `extend`, in all, before it answers, in seconds.
     24 h: a job that runs for longer is rather several."""
 
     reject_delay_max: float = 3600.0

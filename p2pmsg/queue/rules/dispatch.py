@@ -7,7 +7,7 @@ Rules, in the order in which they matter:
 - A job that was accepted is in a priority queue, waiting for its key, in a heap, assigned to one
   worker, done or dead; not twice.
 - Of the jobs of one key, one at most is released, so they cannot overtake one another.
-- A delivery number is given once, and settles one delivery: an answer to another worker's changes
+- A delivery number is given once, and ends one delivery: an answer to another worker's changes
   nothing and is counted. One to a delivery that was taken from this worker does neither, except
   that a job which it has done is done.
 - The worker that has the least in flight, for what it may have, gets the next; what an idle worker
@@ -60,7 +60,7 @@ class JobQueue:
         limits: how it works.
         wall_offset_ns: what the wall clock is ahead of the monotonic one.
         first_delivery: the first delivery number. After a restart it has to be beyond those given
-            before, so that workers can settle what they have in flight.
+            before, so that workers can acknowledge what they have in flight.
         records: whether `store.changes` is wanted, by a journal.
 
     Attributes:
@@ -152,7 +152,7 @@ class JobQueue:
         was_alone = worker.alone
         unconfirmed: list[QueuedJob] = []
         for start, stop in _minus(ours, theirs):
-            found = worker.assigned.settle(start, stop)
+            found = worker.assigned.end(start, stop)
             jobs = self._alone(found)
             if ended and all(bits.bit_count() == batch.count for batch, bits in found):
                 unconfirmed += jobs
@@ -194,10 +194,10 @@ class JobQueue:
         self.store.unclaimed(worker_id, now_ns=now_ns)
 
     def leave(self, worker_id: int, *, now_ns: int) -> None:
-        """Let a worker go that has settled what it had begun; the rest was never begun."""
+        """Let a worker go that has acknowledged what it had begun; the rest was never begun."""
         worker = self.workers.pop(worker_id, None)
         if worker is not None:
-            jobs = self._settle_all(worker, worker.assigned.batches())
+            jobs = self._end_all(worker, worker.assigned.batches())
             self._take_back(worker, jobs, now_ns)
         self.store.unclaimed(worker_id, now_ns=now_ns)
 
@@ -208,12 +208,12 @@ class JobQueue:
         """
         worker = self.workers.pop(worker_id, None)
         if worker is not None:
-            jobs = self._settle_all(worker, worker.assigned.batches())
+            jobs = self._end_all(worker, worker.assigned.batches())
             self.held_back += len(jobs)
             for job in jobs:  # they did not fail
                 self.store.put_back_held(job, worker.name, reason, now_ns=now_ns)
             self.breaker.untried()
-            self._settled(worker)
+            self._check_alone(worker)
         self.store.unclaimed(worker_id, now_ns=now_ns)
 
     # ------------------------------------------------------------------------------- dispatch
@@ -269,10 +269,10 @@ class JobQueue:
         changes = self.store.changes
         if changes and isinstance(changes[-1], Given) and changes[-1].delivery == batch.first:
             changes.pop()
-        jobs = self._alone(worker.assigned.settle(batch.first, batch.stop))
+        jobs = self._alone(worker.assigned.end(batch.first, batch.stop))
         self.breaker.untried()
         worker.breaker.untried()
-        self._settled(worker)
+        self._check_alone(worker)
         if len(jobs) > 1:
             worker.frame_jobs_max = len(jobs) // 2
             self.delivered -= len(jobs)
@@ -329,11 +329,11 @@ class JobQueue:
         waits = 1 if worker.assigned.count > 1 else _LONE_WAITS
         return oldest.sent_ns + waits * to_ns(self.limits.recall_wait)
 
-    # ----------------------------------------------------------------------------- settlement
+    # --------------------------------------------------------------------- acknowledgements
 
     def ack(self, worker: Worker, start: int, stop: int, *, now_ns: int) -> None:
         """Note that a worker did the jobs of deliveries `[start, stop)`."""
-        found = worker.assigned.settle(start, stop)
+        found = worker.assigned.end(start, stop)
         store, count = self.store, 0
         for batch, bits in found:
             count += bits.bit_count()
@@ -350,11 +350,11 @@ class JobQueue:
         self._refuse(stop - start - count - late)
         if count:
             self.acked += count
-            worker.settled(now_ns)
+            worker.progressed(now_ns)
             worker.succeeded(count, now_ns=now_ns)
             self.pace.add(count, now_ns=now_ns)
             self.breaker.succeeded()
-            self._settled(worker)
+            self._check_alone(worker)
 
     def _ack_late(self, worker: Worker, start: int, stop: int, now_ns: int) -> int:
         """Note that a worker did jobs which had been taken from it; return how many."""
@@ -381,9 +381,9 @@ class JobQueue:
         A delay beyond `reject_delay_max` is cut to it, and counted. `timed_out`: nobody there has
         said so, it took too long; the worker may be at it still, and others come first.
         """
-        job = self._settle_one(worker, delivery)
+        job = self._end_one(worker, delivery)
         if job is not None:
-            worker.settled(now_ns)
+            worker.progressed(now_ns)
             if timed_out:
                 self._late[worker.id, delivery] = job
                 worker.distrust(_TIMED_OUT_NS, now_ns=now_ns)
@@ -401,21 +401,21 @@ class JobQueue:
             self.store.fail(job, worker.name, reason, delay_ns, now_ns=now_ns)
             self._worker_failed(worker, now_ns)
             self.breaker.failed(now_ns=now_ns)
-            self._settled(worker)
+            self._check_alone(worker)
 
     def discard(self, worker: Worker, delivery: int, reason: str, *, now_ns: int) -> None:
         """Note that a worker says no worker can do a job; it becomes a dead letter at once.
 
         One that says so of every job, while others do theirs, is stopped as one that rejects all.
         """
-        job = self._settle_one(worker, delivery)
+        job = self._end_one(worker, delivery)
         if job is not None:
-            worker.settled(now_ns)
+            worker.progressed(now_ns)
             worker.trust()
             self.store.discard(job, worker.name, reason, now_ns=now_ns)
             self.breaker.untried()
             self._worker_failed(worker, now_ns)
-            self._settled(worker)
+            self._check_alone(worker)
 
     def extend(self, worker: Worker, extend_ns: int, *, now_ns: int) -> None:
         """Let a worker have what it has for so long from now on, within `extend_max`."""
@@ -435,7 +435,7 @@ class JobQueue:
         is about jobs that its hello brought back before, and it may have others.
         """
         for start, stop in ranges:
-            jobs = self._alone(worker.assigned.settle(start, stop))
+            jobs = self._alone(worker.assigned.end(start, stop))
             self._refuse(stop - start - len(jobs))
             self._take_back(worker, jobs, now_ns)
         if answer:
@@ -449,8 +449,8 @@ class JobQueue:
     def handle_timer(self, *, now_ns: int) -> list[tuple[Worker, bool]]:
         """Do what is due: delayed jobs, silent workers, connections that did not return.
 
-        Returns workers that live and settle nothing, each with whether it lost jobs. Then it has to
-        learn that these are not its any more, else to give back all that it has not begun.
+        Returns workers that live and answer for nothing, and whether each lost jobs. Then it has
+        to learn that these are not its any more, else to give back all that it has not begun.
         """
         self.store.handle_timer(now_ns=now_ns)
         holders: list[tuple[Worker, bool]] = []
@@ -559,7 +559,7 @@ class JobQueue:
                 if keyed:
                     self.store.changes.append(Given(worker.id, keyed, batch.first))
         if not worker.assigned.count:
-            worker.settled(now_ns)
+            worker.progressed(now_ns)
         worker.assigned.add(batch)
         worker.recall_is_vain = False
         for breaker in (self.breaker, worker.breaker):
@@ -567,20 +567,20 @@ class JobQueue:
                 breaker.tried()
         return worker, batch
 
-    def _settle_one(self, worker: Worker, delivery: int) -> QueuedJob | None:
-        found = worker.assigned.settle(delivery, delivery + 1)
+    def _end_one(self, worker: Worker, delivery: int) -> QueuedJob | None:
+        found = worker.assigned.end(delivery, delivery + 1)
         if not found:
             self._refuse(1)
             return None
         return self._alone(found)[0]
 
-    def _settle_all(self, worker: Worker, batches: list[DeliveryBatch]) -> list[QueuedJob]:
+    def _end_all(self, worker: Worker, batches: list[DeliveryBatch]) -> list[QueuedJob]:
         """Settle what is open of some batches; return these jobs."""
-        settle = worker.assigned.settle
-        return [job for batch in batches for job in self._alone(settle(batch.first, batch.stop))]
+        end = worker.assigned.end
+        return [job for batch in batches for job in self._alone(end(batch.first, batch.stop))]
 
     def _alone(self, found: list[tuple[DeliveryBatch, int]]) -> list[QueuedJob]:
-        """Return the settled jobs one by one; their bytes are counted so from now on."""
+        """Return the jobs that ended one by one; their bytes are counted so from now on."""
         jobs = []
         for batch, bits in found:
             each = []
@@ -602,7 +602,7 @@ class JobQueue:
         if jobs:
             self.breaker.untried()
             worker.breaker.untried()
-        self._settled(worker)
+        self._check_alone(worker)
 
     def _isolate(self, worker: Worker, jobs: list[QueuedJob], was_alone: bool, now_ns: int) -> None:
         """Take back jobs none of whose frames arrived before the connection ended.
@@ -634,7 +634,7 @@ class JobQueue:
         self.store.fail(job, worker.name, reason, delay_ns, now_ns=now_ns)
         self.breaker.failed(now_ns=now_ns)
         worker.breaker.untried()
-        self._settled(worker)
+        self._check_alone(worker)
         self._warn(
             worker,
             f"never got job {job.sequence}, which was sent alone: {reason}. It may be too large "
@@ -647,7 +647,7 @@ class JobQueue:
     ) -> None:
         """Give to others what a lost worker had; where it had one job alone, that one failed."""
         is_alone = worker.assigned.count == 1
-        for job in self._settle_all(worker, batches):
+        for job in self._end_all(worker, batches):
             self._late[worker.id, job.delivery] = job
             if is_alone:  # it counts as failed
                 self.store.fail(job, worker.name, reason, 0, now_ns=now_ns)
@@ -656,7 +656,7 @@ class JobQueue:
                 self.taken_back += 1
                 self.store.quarantine(job, worker.name, reason, now_ns=now_ns)
         self.breaker.untried()
-        self._settled(worker)
+        self._check_alone(worker)
 
     def _hold_due_ns(self, worker: Worker) -> int:
         """Return when something is to be done about a worker that answers for nothing."""
@@ -677,20 +677,20 @@ class JobQueue:
                 return False
         held_s = (now_ns - worker.progress_ns) / 1e9
         reason = f"held for {held_s:.6g} s without an answer"
-        jobs = self._settle_all(worker, worker.assigned.batches())
+        jobs = self._end_all(worker, worker.assigned.batches())
         for job in jobs:  # they did not fail
             self._late[worker.id, job.delivery] = job
             self.store.put_back_held(job, worker.name, reason, now_ns=now_ns)
         self.held_back += len(jobs)
         self.breaker.untried()
         worker.breaker.untried()
-        self._settled(worker)
-        worker.settled(now_ns)
+        self._check_alone(worker)
+        worker.progressed(now_ns)
         worker.held(len(jobs), pause_ns=self.hold_ns, now_ns=now_ns)
         self._warn(
             worker,
-            f"held {len(jobs)} jobs for {held_s:.6g} s and settled none; they go to others, and it "
-            "gets fewer",
+            f"held {len(jobs)} jobs for {held_s:.6g} s and acknowledged none; they go to others, "
+            "and it gets fewer",
         )
         return True
 
@@ -711,7 +711,7 @@ class JobQueue:
                 "gets one at a time, with pauses",
             )
 
-    def _settled(self, worker: Worker) -> None:
+    def _check_alone(self, worker: Worker) -> None:
         if not worker.assigned.count:
             worker.alone = False
 

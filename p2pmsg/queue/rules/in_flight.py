@@ -62,7 +62,7 @@ class QueuedJob:
     """What `due_ns` says, by the monotonic clock: a step of the wall clock does not move it."""
 
     delivery: int = 0
-    """The number of the delivery that was settled last."""
+    """The number of the delivery that ended last."""
 
     done: bool = False
     """Whether a worker has done it: what becomes of other deliveries does not matter."""
@@ -148,7 +148,7 @@ class DeliveryBatch:
         count: how many jobs went out.
         run: the jobs, where they are a run without keys and the like; else None.
         jobs: the jobs, where they are kept one by one; else None.
-        open: a bit for each that is not settled, the first lowest.
+        open: a bit for each that is not ended, the first lowest.
         sent_ns: when, by the monotonic clock.
         at_ns: when, in ns since the epoch.
         size: bytes.
@@ -213,7 +213,7 @@ class Deliveries:
     """The batches that one worker has, by delivery number.
 
     Attributes:
-        count: jobs that are not settled.
+        count: jobs that are not ended.
         bytes: of the batches that have such jobs.
 
     """
@@ -231,7 +231,7 @@ class Deliveries:
         self.count += batch.count
         self.bytes += batch.size
 
-    def settle(self, start: int, stop: int) -> list[tuple[DeliveryBatch, int]]:
+    def end(self, start: int, stop: int) -> list[tuple[DeliveryBatch, int]]:
         """Close the deliveries `[start, stop)`; return those that were open, as batches and bits.
 
         Batches with nothing open are removed.
@@ -265,7 +265,7 @@ class Deliveries:
         return self._batches[0] if self._batches else None
 
     def open_ranges(self) -> list[tuple[int, int]]:
-        """Return the delivery numbers that are not settled."""
+        """Return the delivery numbers that are not ended."""
         return [
             (batch.first + low, batch.first + high)
             for batch in self._batches

@@ -302,7 +302,7 @@ class JobStore:
         priorities: what can be handed out now.
         changes: what a journal has to record, oldest first; only with `records`.
         in_flight: jobs accepted and not yet done or dead.
-        bytes: of those; a run that was handed out counts in full until all its jobs are settled.
+        bytes: of those; a run that was handed out counts in full until all its jobs have ended.
         wall_offset_ns: what the wall clock is ahead of the monotonic one; the shell sets it.
         opens_ns: before this nothing is handed out, so that new jobs do not overtake restored ones.
         pushed, done, died, retried: counters of jobs.

@@ -120,9 +120,9 @@ class Worker:
             and those that held jobs for too long, and did none since, last.
         distrusted_ns: until when it gets only what no other worker takes, and does not count as
             idle: it may be stuck in a job.
-        progress_ns: when it settled a job last, or got one while it had none.
+        progress_ns: when it acknowledged a job last, or got one while it had none.
         extended_ns: until when it asked to be left alone.
-        recalled_ns: when it was asked to give all back that it has not begun, since it settles
+        recalled_ns: when it was asked to give all back that it has not begun, since it acknowledges
             nothing; None where it was not.
         paused_ns: until when it gets nothing more, since it held jobs for too long.
         warned: the kinds of warnings about it that were logged.
@@ -191,8 +191,8 @@ class Worker:
         """Note that it answered for a job: it is not stuck, or not all of it."""
         self.distrusted_ns = self._unconfirmed_ns = 0
 
-    def settled(self, now_ns: int) -> None:
-        """Note that it settled a job, or has one where it had none: its time begins again."""
+    def progressed(self, now_ns: int) -> None:
+        """Note that it acknowledged a job, or has one where it had none: its time begins again."""
         self.progress_ns = now_ns
         self.extended_ns = 0
         self.recalled_ns = None

@@ -84,12 +84,12 @@ def test_what_was_acknowledged_is_reported_even_if_the_pusher_asks_again_who_thi
     assert line.ack(job)
 
     # This is what `Puller.close` goes by: a puller that left now would take the answer with it.
-    assert line.unsettled
+    assert line.has_unconfirmed
     for _ in range(4):
         line.flush(now_ns=0)
         report()
         down(pusher, line)
-    assert not line.unsettled
+    assert not line.has_unconfirmed
     assert pusher.queue.store.in_flight == 0
     assert pusher.queue.store.done == 1
 
