@@ -127,9 +127,8 @@ def test_the_command_line_reports_what_is_in_no_frame_yet(tmp_path):
     with contextlib.closing(LogReader(tmp_path)) as reader:
         left = 50 - reader.streams()[0].next
     assert left > 0
-    for name in ("ls", "verify", "dump"):
-        ended = run_here("log", name, tmp_path)
-        assert (ended.returncode, f" {left} more messages" in ended.stderr.decode()) == (0, True)
+    ended = run_here("log", "ls", tmp_path)
+    assert (ended.returncode, f"{left} more messages" in ended.stdout.decode()) == (0, True)
 
     assert go_on(LogConfig(tmp_path), ["t"]) == {"t": 50}
     for name in ("ls", "verify", "dump"):
@@ -156,18 +155,13 @@ def test_a_tail_file_that_is_damaged_is_known_and_no_publisher_is_hindered(tmp_p
     first, last = ended.stdout.decode().splitlines()
     assert (ended.returncode, first.startswith(f"{tail}:0: ")) == (1, True)
     assert last.startswith("1 finding in ")
-    for name in ("ls", "dump"):
-        ended = run_here("log", name, directory)
-        assert (ended.returncode, str(tail).encode() in ended.stderr) == (1, True)
-
     following = go_on(LogConfig(directory), ["t"])["t"]
     assert following >= 50
     assert "may have lost messages" in caplog.text
     assert run_here("log", "verify", directory).returncode == 0
-    listed = run_here("log", "ls", directory, "--json")
-    assert json.loads(listed.stdout)["messages"] == kept + 1
-    assert json.loads(listed.stdout)["skipped"] == following - kept
-    assert (listed.returncode, b" sequences, which no message has" in listed.stderr) == (0, True)
+    with contextlib.closing(LogReader(directory)) as reader:
+        assert reader.streams()[0].messages == kept + 1
+        assert reader.skips(reader.session, "t") == [(kept, following)]
 
 
 def test_a_refused_message_takes_no_accepted_one_along(tmp_path):
