@@ -375,19 +375,3 @@ def test_who_is_taken_out_of_the_known_peers_is_cut_off_and_others_lose_nothing(
         if kind == "publisher":
             got = Taken(bob).until(lambda taken: len(taken.values) == 499)
             assert got.values == [*range(1, 500)]
-
-
-def test_what_is_denied_again_after_it_was_allowed_is_reported_again(peers, feed, access):
-    with p2pmsg.Publisher(LOOPBACK, security=feed) as publisher:
-        publish_some(publisher)
-        where, own = peers.pinned(publisher.endpoint, "feed"), peers.security("bob")
-        with p2pmsg.Subscriber(
-            where, topics=["hidden", "trades"], start="earliest", security=own
-        ) as bob:
-            got = Taken(bob).until(lambda taken: taken.denials and taken.values)
-            change(feed, lambda: rewrite(access, RULES.replace("'trades'", "'trades', 'hidden'")))
-            got.until(lambda taken: any(SECRET in value for value in taken.values))
-            change(feed, lambda: rewrite(access, RULES))
-            got.until(lambda taken: len(taken.denials) > 1)
-            assert got.denials == 2 * [("subscribe", "hidden")]
-            assert bob.stats().denied == 2

@@ -1,11 +1,8 @@
 """A peer with a valid key that asks pushers and responders in every way the protocol has."""
 
-import random
-
 import pytest
 
 from p2pmsg import Puller, Pusher, Requester, Responder, wire
-from p2pmsg.queue import PusherConfig
 from p2pmsg.queue import frames as queue
 from p2pmsg.queue.pipeline import frames as pipes
 from p2pmsg.requests import frames as requests
@@ -64,56 +61,6 @@ def intrude(peers):
     yield make
     for one in made:
         one.close()
-
-
-def ask_a_queue(intruder, session, worker, token):
-    """Send all that a puller or an administrator may send, as another one and as itself."""
-    for who in (7, worker):
-        hello = queue.Hello(
-            "bob", "", 0, 0, 100, token, 0, [(0, 2**62)], [(1, 0), (2, 1)], 0, 2**24
-        )
-        intruder.send(Kind.QUEUE_HELLO, who, hello)
-        intruder.send(Kind.QUEUE_REPORT, who)
-        report = queue.Report([(0, 2**62)], [queue.Refusal(1, True, "", -1.0)], [(0, 2**62)], True)
-        intruder.send(Kind.QUEUE_REPORT, who, report, sequence=1)
-        intruder.send(Kind.QUEUE_REPORT, who, report, sequence=2)
-        intruder.send(Kind.QUEUE_LEAVE, who)
-    for action in ("list", "retry", "purge"):
-        intruder.send(Kind.QUEUE_ADMIN, 0, queue.Admin(5, action, [0], True))
-    for kind in Kind:
-        intruder.send(kind, session)
-
-
-@pytest.mark.internal
-def test_an_intruder_gets_no_job_and_no_dead_letter_and_settles_nothing(peers, server, intrude):
-    config = PusherConfig(admin="always")
-    with Pusher(LOOPBACK, name="jobs", security=server, deliveries_max=1, config=config) as pusher:
-        where = peers.pinned(pusher.endpoint, "server")
-        pusher.push(SECRET + " dead")
-        with Puller(where, security=peers.security("ann"), prefetch=2) as ann:
-            ann.receive(TIMEOUT).discard(SECRET)
-            eventually(lambda: pusher.stats().dead == 1)
-            for number in range(3):
-                pusher.push(f"{SECRET}{number}")
-            held = ann.receive(TIMEOUT)
-            intruder = intrude(pusher.endpoint)
-            (worker,) = pusher._jobs.core._users
-            for token in (0, 1, 2, 3):
-                ask_a_queue(intruder, pusher.session, worker, token)
-            eventually(lambda: {Kind.DENIED, Kind.QUEUE_ANSWER} <= intruder.kinds())
-            eventually(lambda: pusher.stats().admin_refused == 12)
-            assert held.ack()
-            for _ in range(2):
-                job = ann.receive(TIMEOUT)
-                assert job.value.startswith(SECRET)
-                assert job.ack()
-            pusher.join(TIMEOUT)
-            assert intruder.kinds() == {Kind.DENIED, Kind.QUEUE_ANSWER}
-        assert not any(SECRET.encode() in data for data in intruder.received)
-        assert len(pusher.dead_letters()) == 1
-        stats = pusher.stats()
-        assert (stats.done, stats.dead, stats.taken_back, stats.denied >= 12) == (3, 1, 0, True)
-        assert [worker.name for worker in stats.workers if worker.name == "bob"] == []
 
 
 @pytest.mark.internal
@@ -212,26 +159,3 @@ def test_an_intruder_reaches_no_handler_and_reads_no_kept_answer(peers, server, 
             assert not any(SECRET.encode() in data for data in intruder.received)
             assert responder.denied >= 30
             assert ann.request("price", 2, timeout=TIMEOUT) == SECRET
-
-
-def test_garbage_of_an_intruder_ends_nothing(peers, server, intrude):
-    rng = random.Random(22)
-    with (
-        Pusher(LOOPBACK, name="jobs", security=server) as pusher,
-        Responder(LOOPBACK, {"price": lambda _: 1}, security=server) as responder,
-    ):
-        for end in (pusher, responder):
-            intruder = intrude(end.endpoint)
-            for kind in Kind:
-                for _ in range(5):
-                    body = rng.randbytes(rng.randrange(60))
-                    frame = wire.control_frame(kind, rng.randrange(9))
-                    intruder.send_raw(frame + body)
-        pusher.push("x")
-        with Puller(peers.pinned(pusher.endpoint, "server"), security=peers.security("ann")) as ann:
-            assert ann.receive(TIMEOUT).ack()
-            pusher.join(TIMEOUT)
-        with Requester(
-            peers.pinned(responder.endpoint, "server"), security=peers.security("ann")
-        ) as ann:
-            assert ann.request("price", timeout=TIMEOUT) == 1

@@ -1,11 +1,10 @@
 """AccessRules to request and to respond, between real requesters and responders with keys."""
 
-import asyncio
 import threading
 
 import pytest
 
-from p2pmsg import ConfigError, Requester, Responder, aio
+from p2pmsg import ConfigError, Requester, Responder
 from p2pmsg.errors import AccessDeniedError, AuthenticationError
 from tests.integration.commands import eventually
 from tests.integration.test_access_queue import change, denied
@@ -144,40 +143,3 @@ def test_revoke(peers, server):
         pytest.raises(ConfigError, match="security"),
     ):
         responder.revoke("ann")
-
-
-def test_in_an_event_loop(peers, server, access, tmp_path):
-    rules = tmp_path / "rules.toml"
-    rules.write_text("[[rule]]\nwho = ['server']\nrespond = ['load']\n")
-
-    async def run():
-        async def price(_):
-            return 7
-
-        handlers = {"price": price, "load": lambda _: 3}
-        async with aio.Responder(LOOPBACK, handlers, security=server) as responder:
-            place = peers.pinned(responder.endpoint, "server")
-            strict = peers.security("bob", "server", access=rules)
-            async with (
-                aio.Requester(place, security=peers.security("ann")) as ann,
-                aio.Requester(place, security=peers.security("bob")) as bob,
-                aio.Requester(place, security=strict) as careful,
-            ):
-                assert await ann.request("price", 1, timeout=TIMEOUT) == 7
-                for requester, topic, verb in (
-                    (bob, "price", "request"), (careful, "price", "respond")
-                ):  # fmt: skip
-                    with pytest.raises(AccessDeniedError) as caught:
-                        await requester.request(topic, 1, timeout=TIMEOUT)
-                    assert caught.value.verb == verb
-                    found = [one async for one in requester.request_all(topic, 1, deadline=TIMEOUT)]
-                    assert [one.error.verb for one in found] == [verb]
-                assert await careful.request("load", 1, timeout=TIMEOUT) == 3
-                assert responder.denied == 2
-                responder.revoke("ann")
-                with pytest.raises((AuthenticationError, AccessDeniedError)):
-                    await ann.request("price", 1, timeout=TIMEOUT)
-                while not responder.connections_revoked:
-                    await asyncio.sleep(0.01)
-
-    asyncio.run(asyncio.wait_for(run(), TIMEOUT))

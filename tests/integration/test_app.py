@@ -218,25 +218,6 @@ def test_stop_ends_the_app_with_the_exception_as_cause(app, make_publisher):
     assert isinstance(ended.value.__cause__, ZeroDivisionError)
 
 
-def test_a_callable_decides_and_ends_the_app_where_it_fails(app, make_publisher):
-    publisher = make_publisher()
-    asked = []
-
-    async def decide(event, error):
-        asked.append((event.value, str(error)))
-        if event.value == 1:
-            raise RuntimeError("no way out")
-
-    @app.subscriber(publisher.endpoint, on_error=decide)
-    def on(value):
-        raise ValueError(f"bad {value}")
-
-    with pytest.raises(HandlerError, match="whose error could not be handled: RuntimeError"):
-        serve(app, feeder(publisher, range(3)))
-
-    assert asked[:2] == [(0, "bad 0"), (1, "bad 1")]
-
-
 @pytest.mark.parametrize("how", ["publish", "push", "call"])
 def test_a_dead_letter_is_kept_elsewhere(app, make_publisher, make_puller, opened, endpoint, how):
     publisher = make_publisher()

@@ -63,20 +63,3 @@ def test_the_largest_message_is_kept(make_publisher, endpoint, tmp_path, how, ha
     assert (first["value"], first["headers"], first["key"]) == (value, headers, "K" * 50)
     assert first["error"] == "ValueError: no good"
     assert second["value"] == b"next"
-
-
-@pytest.mark.parametrize(("how", "size"), [("publish", 3_600_000), ("push", 16_000_000)])
-def test_the_largest_letter_can_be_read(make_pusher, endpoint, tmp_path, how, size):
-    """Small ones before and after it are gathered in its frame, or in others."""
-    config = p2pmsg.queue.PusherConfig(message_bytes_max=size + 100)
-    pusher = make_pusher(config=config)
-    values = [b"a" * 60_000, b"x" * size, b"b" * 60_000]
-    for value in values:
-        pusher.push(value)
-    place = place_of(how, endpoint, tmp_path, has_log=how == "push")
-
-    letters = keep_letters(
-        lambda app: app.worker(pusher.endpoint, on_error=place, concurrency=3), place, 3
-    )
-
-    assert [letter["value"] for letter in letters] == values

@@ -99,17 +99,6 @@ def balance(app):
     ]
 
 
-@pytest.mark.internal
-def test_what_waits_for_its_key_before_a_message_that_is_done_is_handled(stopping):
-    app = App()
-
-    stopping(app, lambda: until(lambda: app._run.stopping))
-
-    ((before, rest),) = stopping.both
-    assert (before[:2], sorted(before), rest) == ([0, 2], [0, 1, 2, 3], [4])
-    assert (app.stats()[0].left, balance(app)) == (0, [0])
-
-
 def test_after_half_of_the_time_nothing_more_is_begun(stopping, caplog):
     app = App(stop_timeout=2.0)
 
@@ -117,16 +106,6 @@ def test_after_half_of_the_time_nothing_more_is_begun(stopping, caplog):
 
     assert stopping.both == [([0, 2], [1, 2, 3, 4])]
     assert (app.stats()[0].left, balance(app)) == (2, [0])
-
-
-def test_nothing_is_begun_once_a_handler_was_cancelled(stopping):
-    app = App(stop_timeout=0.01)
-
-    with pytest.raises(TimeoutError):
-        stopping(app, lambda: asyncio.sleep(1000))
-
-    assert stopping.both == [([0, 2], [0, 1, 2, 3, 4])]
-    assert (app.stats()[0].cancelled, balance(app)) == (1, [0])
 
 
 def stops_from_another_thread(app):

@@ -55,16 +55,3 @@ def test_only_the_newest_value_of_a_busy_key_waits(make_publisher, tmp_path, con
         publisher.publish("t", 43)
         with p2pmsg.Subscriber(publisher.endpoint, **options) as rest:
             assert rest.receive(timeout=60).value == 43
-
-
-def test_a_newer_value_replaces_none_of_another_topic_or_key(make_publisher):
-    topics = ["new", "new", "new", "old", "all", "all", "new"]
-    values = [*zip(topics, "aabaaaa", strict=True)]
-
-    seen = handle_at_a_gate(
-        App(), make_publisher(), values, 6,
-        on_gap={"new": "latest", "old": "latest", "all": "wait"}, concurrency=8,
-        key=lambda message: "one",
-    )  # fmt: skip
-
-    assert seen == [(*values[number], number) for number in (0, 2, 3, 4, 5, 6)]

@@ -82,35 +82,3 @@ def test_more_requests_than_may_wait_are_left_to_be_asked_again(endpoint):
     assert asyncio.run(asyncio.wait_for(main(), 60)) == [*range(8)]
     assert [(stats.received, stats.handled) for stats in app.stats()] == [(5, 5), (3, 3)]
     assert app.stats()[1].refused == 0
-
-
-def test_requests_that_wait_when_half_of_the_time_is_over_are_left(endpoint):
-    app = App(stop_timeout=2.0)
-    calls = []
-
-    @app.responder(endpoint, "slow", concurrency=1)
-    async def slow(value):
-        calls.append(value)
-        while app.stats()[0].left < 2:
-            await asyncio.sleep(0.001)
-        return value
-
-    async def main():
-        task = asyncio.create_task(app.serve())
-        async with p2pmsg.aio.Requester([endpoint]) as requester:
-            asked = [
-                asyncio.create_task(requester.request("slow", number, timeout=timeout))
-                for number, timeout in enumerate((60, 1.5, 1.5))
-            ]
-            while app.stats()[0].received < 3:
-                await asyncio.sleep(0.001)
-            app.stop()
-            await task
-            return await asyncio.gather(*asked, return_exceptions=True)
-
-    answers = asyncio.run(asyncio.wait_for(main(), 60))
-
-    assert calls == [0]
-    assert answers[0] == 0
-    assert [type(answer) for answer in answers[1:]] == [TimeoutError, TimeoutError]
-    assert (app.stats()[0].handled, app.stats()[0].left) == (1, 2)

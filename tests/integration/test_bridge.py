@@ -85,18 +85,6 @@ def test_a_plain_pub_becomes_a_stream(stranger, bridge, make_subscriber, binds):
     assert stats.ours.published == 102
 
 
-def test_only_some_topics_with_a_prefix_are_taken(stranger, bridge, make_subscriber):
-    pub, place = stranger(zmq.XPUB)
-    made = bridge(f"zmq+sub://{place}", LOOPBACK, topic_at="prefix", topics=["a", "b.*"])
-    assert {pub.recv(), pub.recv()} == {b"\1a", b"\1b."}
-    for text in (b"a 1", b"ab 2", b"c 3", b"b.x 4"):
-        pub.send(text)
-    subscriber = make_subscriber(made.endpoint, start="earliest")
-    got = {(m.topic, m.value) for m in (subscriber.receive(DEADLINE_S) for _ in range(2))}
-    assert got == {("a", b"1"), ("b.x", b"4")}
-    assert made.stats().received == 2
-
-
 def test_gaps_before_the_bridge_are_counted_and_said(stranger, bridge, caplog):
     pub, place = stranger(zmq.XPUB)
     made = bridge(f"zmq+sub://{place}", LOOPBACK, codec="json", sequence_at="n")
@@ -264,23 +252,6 @@ def test_what_is_for_nobody_is_counted_and_said(stranger, bridge, make_publisher
     assert stats.received == publisher.stats().published
 
 
-BOUND_PUB = "zmq+pub://127.0.0.1:0?bind=1"
-PATIENT = {"start": "earliest", "config": BridgeConfig(stall_timeout=DEADLINE_S)}
-
-
-def test_a_peer_that_is_no_sub_is_no_subscriber(stranger, bridge, make_publisher):
-    publisher = make_publisher()
-    made = bridge(publisher.endpoint, BOUND_PUB, **PATIENT)
-    publisher.publish("t", b"value")
-    peer = stranger(zmq.XSUB, place_of(made.target), connects=True)
-    for odd in ([b"\0never"], [b"text"], [b"text", b"\1"], [b"\1t"], [b"\0t"], [b"\0t"]):
-        peer.send_multipart(odd)
-    eventually(lambda: made.stats().received)
-    assert not peer.poll(300)
-    peer.send(b"\1t")
-    assert peer.recv_multipart() == [b"t", b"value"]
-
-
 def test_a_plain_push_fills_the_queue_and_waits_where_it_is_full(stranger, bridge, make_puller):
     push, place = stranger(zmq.PUSH, hwm=10)
     config = BridgeConfig(queue_messages=10)
@@ -441,9 +412,6 @@ def test_what_has_come_already_is_passed_on_at_close(stranger, tmp_path):
     with p2pmsg.Pusher(LOOPBACK, log=str(tmp_path / "log")) as pusher:
         assert pusher.stats().restored == 1000
         pusher.close(timeout=0.0)
-
-
-PEERS = {"PUSH": "a ZeroMQ PUSH socket is there", "closed": "nobody is there", "nng": "nng"}
 
 
 @pytest.mark.parametrize(

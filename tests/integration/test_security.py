@@ -44,20 +44,6 @@ def healed(call):
             assert time.monotonic() < deadline
 
 
-def test_what_was_missed_is_repaired_over_the_recovery_channel(peers):
-    with Publisher(LOOPBACK, security=peers.security("pub", "sub")) as publisher:
-        publisher.publish_many("t", list(range(1000)))
-        publisher.flush()
-        place = peers.pinned(publisher.endpoint, "pub")
-        with Subscriber(place, start="earliest", security=peers.security("sub")) as subscriber:
-            publisher.wait_for_subscribers(1, TIMEOUT)
-            publisher.publish("t", 1000)
-            assert received(subscriber, 1001) == list(range(1001))
-            assert subscriber.connected == 1
-            assert subscriber.stats().balanced
-        assert publisher.stats().connections_refused == 0
-
-
 def test_a_log_a_cursor_and_a_relay(peers, tmp_path):
     log = LogConfig(tmp_path / "log")
     knows = peers.security("pub", "sub", "relay")
@@ -158,16 +144,6 @@ def test_a_publisher_that_restarts_with_another_key(peers):
             assert healed(lambda: subscriber.receive(TIMEOUT)).value == 2
             publisher.publish_many("t", [3, 4])
             assert received(subscriber, 2) == [3, 4]
-
-
-def test_a_peer_may_read_what_it_publishes_itself(peers):
-    security = peers.security("one")
-    with Publisher(LOOPBACK, security=security) as publisher:
-        place = peers.pinned(publisher.endpoint, "one")
-        with Subscriber(place, security=security) as subscriber:
-            publisher.wait_for_subscribers(1, TIMEOUT)
-            publisher.publish("t", "x")
-            assert received(subscriber, 1) == ["x"]
 
 
 def test_two_lines_with_two_keys_and_one_that_is_refused(peers):

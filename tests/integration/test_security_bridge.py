@@ -49,23 +49,6 @@ def place_of(end):
     return end.partition("+")[2].partition("+")[2].partition("?")[0]
 
 
-def test_a_stream_with_keys_reaches_plain_subs_that_have_none(peers, plain):
-    security, own = peers.security("pub", "bridge"), peers.security("bridge")
-    with Publisher(LOOPBACK, security=security) as publisher:
-        source = peers.pinned(publisher.endpoint, "pub")
-        with Bridge(source, f"zmq+pub://{BIND}", start="earliest", security=own) as bridge:
-            sub = plain(zmq.SUB, place_of(bridge.target))
-            publisher.wait_for_subscribers(1, DEADLINE_S)
-
-            def came():
-                publisher.publish("t", b"value")
-                publisher.flush()
-                return sub.poll(20)
-
-            eventually(came)
-            assert sub.recv_multipart() == [b"t", b"value"]
-
-
 def test_queues_and_requests_with_keys(peers, plain):
     server, own = peers.security("server", "bridge"), peers.security("bridge", "server")
     with Pusher(LOOPBACK, security=server) as pusher:

@@ -4,9 +4,7 @@ import pytest
 
 from p2pmsg import Subscriber, metrics
 from p2pmsg.errors import AuthenticationError, ConfigError
-from p2pmsg.statsd import Collector
 from tests.integration.test_security import refused
-from tests.unit.transports.sockets import eventually
 
 LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
@@ -27,19 +25,3 @@ def test_only_a_known_collector_reads(peers):
         read_by(peers, client)
     with pytest.raises(ConfigError, match="security must be None with a plain StatsD server"):
         metrics.Client("udp://127.0.0.1:8125", security=security)
-
-
-@pytest.mark.internal
-def test_a_collector_that_is_refused_goes_on(peers):
-    security = peers.security("client")
-    with metrics.Client(LOOPBACK, security=security, interval=0, close_timeout=0) as client:
-        client.increment("orders")
-        place = peers.pinned(client.endpoint, "client")
-        own = peers.security("collector")
-        with Collector("udp://127.0.0.1:0", exact=place, security=own) as collector:
-            eventually(
-                lambda: "does not admit" in collector._exact._subscriber.stats().lines[0].found
-            )
-            security.known.add("collector", peers.text("collector"))
-            eventually(lambda: dict(collector.totals().counters) != {})
-            assert not collector.totals().failed

@@ -1,6 +1,5 @@
 """Pushers, pullers, pipelines and the administration of dead letters with keys."""
 
-import asyncio
 import contextlib
 
 import pytest
@@ -88,42 +87,3 @@ def test_dead_letters_over_the_wire(peers):
         with contextlib.closing(LiveBox(pusher.endpoint, 0.2)) as box:
             with pytest.raises(AuthenticationError, match="needs keys"):
                 box.list()
-
-
-@MODES
-def test_in_an_event_loop(peers, mode):
-    async def run():
-        security, stranger = peers.security("pusher", "puller"), peers.security("stranger")
-        async with aio.Pusher(LOOPBACK, security=security, acknowledge=mode) as pusher:
-            place = peers.pinned(pusher.endpoint, "pusher")
-            own = peers.security("puller")
-            async with aio.Puller(place, security=own, acknowledge=mode) as puller:
-                for number in range(10):
-                    pusher.push(number)
-                for number in range(10):
-                    assert await aio_taken(puller) == number
-            async with aio.Puller(place, security=stranger, acknowledge=mode) as puller:
-                pusher.push("secret")
-                with pytest.raises(AuthenticationError, match="does not admit our key"):
-                    await puller.receive(TIMEOUT)
-                with pytest.raises(AuthenticationError):
-                    async for _ in puller:
-                        pass
-                assert pusher.stats().connections_refused
-                security.known.add("stranger", peers.text("stranger"))
-                while True:
-                    try:
-                        assert await aio_taken(puller) == "secret"
-                        break
-                    except AuthenticationError:
-                        pass
-
-    async def aio_taken(puller):
-        job = await puller.receive(TIMEOUT)
-        if mode == "each":
-            job.ack()
-        else:
-            puller.commit()
-        return job.value
-
-    asyncio.run(asyncio.wait_for(run(), TIMEOUT))

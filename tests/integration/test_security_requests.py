@@ -7,7 +7,6 @@ import pytest
 from p2pmsg import Requester, Responder
 from p2pmsg.errors import AuthenticationError, ConfigError
 from tests.integration.test_security import healed
-from transports import parse_key
 
 LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
@@ -74,16 +73,3 @@ def test_keys_on_one_side_only(peers):
     for make in (Requester, Responder):
         with pytest.raises(ConfigError, match="a Security or None, not 'id'"):
             make("tcp://127.0.0.1:1", security="id")
-
-
-def test_the_key_is_the_one_that_is_known_now(peers):
-    security = peers.security("client")
-    with Responder(LOOPBACK, DOUBLE, security=peers.security("new", "client")) as responder:
-        peers.security("old")
-        security.known.add("server", peers.text("old"), [responder.endpoint])
-        assert security.server_key(responder.endpoint) == parse_key(peers.text("old"))
-        with Requester(responder.endpoint, security=security) as requester:
-            with pytest.raises(AuthenticationError):
-                requester.request("double", 1, timeout=TIMEOUT)
-            security.known.add("server", peers.text("new"), replace=True)
-            assert healed(lambda: requester.request("double", 1, timeout=TIMEOUT)) == 2

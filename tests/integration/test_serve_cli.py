@@ -1,9 +1,7 @@
 """`p2pmsg serve`: as a user starts, uses and ends it; and a real browser across a restart."""
 
-import contextlib
 import json
 import re
-import signal
 
 import pytest
 
@@ -11,7 +9,7 @@ pytest.importorskip("uvicorn", reason="serving over HTTP needs uvicorn (extra ht
 
 from tests.integration.commands import ENDINGS, command, run_here
 from tests.integration.peers import eventually
-from tests.integration.test_serve import TOKEN, Events, ask, values
+from tests.integration.test_serve import Events, ask, values
 
 HERE = ("--listen", "127.0.0.1:0")
 
@@ -40,33 +38,6 @@ def test_the_command_serves_publishes_and_ends_well(tmp_path, ending):
         assert "Traceback" not in running.said()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("ending", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.long)])
-def test_it_ends_well_while_browsers_wait_for_what_they_missed(start, endpoint, ending):
-    """They wait for a publisher that does not answer, most of the reads for a thread first."""
-    publisher = start("pub", endpoint, "a")
-    running = start("serve", *HERE, endpoint)
-    port = port_of(running)
-    with contextlib.ExitStack() as stack:
-        first = stack.enter_context(Events(port, "/topics/a"))
-        eventually(lambda: json.loads(ask(port, "GET", "/stats")[2])["connected"] == 1)
-        publisher.write(b"1\n2\n3\n")
-        first.messages(3)
-        publisher.process.send_signal(signal.SIGSTOP)
-        session = first.last_id.partition(":")[0]
-        missing = [
-            stack.enter_context(Events(port, "/topics/a", f"{session}:{last}"))
-            for last in (0, 9) * 20
-        ]
-        running.process.send_signal(ENDINGS[ending][0])
-        assert running.wait(60) == {"Ctrl-C": 130, "SIGTERM": 0}[ending]
-        for events in (first, *missing):
-            assert {kind for kind, _ in iter(events.next, None)} <= {"id"}
-    said = running.errors().splitlines()
-    assert len(said) == 2, said  # where it serves, and the summary
-    assert said[1].startswith("p2pmsg serve: 41 event streams, 3 messages received")
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -92,16 +63,3 @@ def test_wrong_arguments_are_refused_in_a_line(arguments, named):
     assert ended.returncode == 2, said
     assert named in said
     assert len(said.strip().splitlines()) == 1
-
-
-@pytest.mark.long
-def test_tokens_are_read_from_a_file(tmp_path, make_publisher):
-    publisher = make_publisher()
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"{TOKEN}\n")
-    arguments = (publisher.endpoint, "--token-file", str(tokens))
-    with command(tmp_path, "serve", *HERE, *arguments) as running:
-        port = port_of(running)
-        assert ask(port, "GET", "/stats")[0] == 401
-        assert ask(port, "GET", "/stats", authorization=f"Bearer {TOKEN}")[0] == 200
-        assert TOKEN not in running.said()

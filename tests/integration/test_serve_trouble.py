@@ -43,32 +43,3 @@ def test_a_log_that_takes_nothing_is_named_and_streams_go_on(make_publisher, tmp
     assert len(said) == 2
     assert "POST is answered with 503 meanwhile, and streams go on" in said[0]
     assert said[1].endswith("it works again, after 5 failures")
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "allow"),
-    [
-        ("PUT", "/topics/a", "GET, OPTIONS, POST"),
-        ("HEAD", "/topics/a", "GET, OPTIONS, POST"),
-        ("POST", "/health", "GET, HEAD, OPTIONS"),
-        ("DELETE", "/stats", "GET, HEAD, OPTIONS"),
-        ("POST", "/", "GET, HEAD, OPTIONS"),
-    ],
-)
-def test_another_method_is_answered_with_those_there_are(make_publisher, method, path, allow):
-    publisher = make_publisher()
-    with serving(publisher.endpoint, publisher=publisher) as (port, app):
-        status, headers, _ = ask(port, method, path)
-        assert (status, headers["allow"]) == (405, allow)
-        assert app.stats().rejected == {"method": 1}
-
-
-def test_a_body_that_is_compressed_is_refused(make_publisher):
-    publisher = make_publisher()
-    with serving(publisher.endpoint, publisher=publisher) as (port, app):
-        status, headers, _ = ask(port, "POST", "/topics/a", b"x", **{"content-encoding": "gzip"})
-        assert (status, headers["accept-encoding"]) == (415, "identity")
-        for coding in ("identity", "Identity", ""):
-            given = {"content-encoding": coding}
-            assert ask(port, "POST", "/topics/a", b"x", **given)[0] == 200
-        assert (app.stats().published, app.stats().rejected) == (3, {"encoding": 1})

@@ -4,7 +4,6 @@ import asyncio
 import datetime
 import ipaddress
 import json
-import os
 import socket
 import ssl
 import threading
@@ -15,7 +14,7 @@ pytest.importorskip("aiohttp", reason="webhooks out need aiohttp (extra webhooks
 
 from p2pmsg import LogConfig
 from p2pmsg.cli import main
-from p2pmsg.errors import ClosedError, ConfigError, LogInUseError, ReentrantCallError
+from p2pmsg.errors import ConfigError
 from p2pmsg.webhooks import Endpoint, Sender, channel, delivery, letters
 from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Failure
@@ -93,19 +92,6 @@ def test_a_new_sender_goes_on_where_the_former_one_was(publisher, receiver, send
     sender()
     eventually(lambda: len(receiver.requests) == 40)
     assert values(receiver) == [*range(40)]
-
-
-def test_a_state_folder_has_one_sender(publisher, sender, tmp_path):
-    first = sender()
-    with pytest.raises(LogInUseError) as raised:
-        sender()
-    assert str(raised.value) == (
-        f"the folder {str(tmp_path / 'hooks' / 'hook')!r} is in use by another `p2pmsg hook out`, "
-        f"or webhooks.Sender, process {os.getpid()}"
-    )
-    assert raised.value.pid == os.getpid()
-    first.close()
-    sender()
 
 
 def test_what_failed_is_sent_again_with_the_same_id(publisher, receiver, sender):
@@ -227,25 +213,6 @@ def test_where_no_letter_can_be_written_nothing_is_given_up(
     assert len(receiver.requests) == 1  # the stream waits for it
     monkeypatch.setattr(letters, "_DEAD_MAX", 2)
     eventually(lambda: hook.stats().endpoints["hook"].dead_letters == 2)
-
-
-def test_the_sender_is_not_closed_by_its_own_callback(publisher, receiver, sender):
-    receiver.answer = lambda request: 410
-    raised = []
-
-    def on_event(event):
-        try:
-            made[0].close()
-        except ReentrantCallError as error:
-            raised.append(error)
-
-    made = []
-    made.append(sender(on_event=on_event))
-    publisher.publish("t", 1)
-    eventually(lambda: len(raised) == 1)
-    made[0].close()
-    with pytest.raises(ClosedError):
-        made[0].resume("hook")
 
 
 def test_parked_messages_outlive_the_sender(publisher, receiver, sender):
@@ -503,14 +470,3 @@ def test_a_setting_out_of_its_limits_is_named_and_no_secret_is_shown(settings, f
     assert "TOKEN" not in str(raised.value)
     assert "TOKEN" not in repr(Endpoint("http://a.example.com/TOKEN", secret=SECRET))
     assert SECRET not in repr(Endpoint("http://a.example.com/TOKEN", secret=SECRET))
-
-
-def test_the_first_request_that_fails_is_said_at_once(publisher, receiver, sender, caplog):
-    receiver.answer = lambda request: 500
-    hooks = sender(retry=(0, 3600.0), order="none")
-    publisher.publish("t", 1)
-    eventually(lambda: hooks.stats().endpoints["hook"].failures == 1)
-    publisher.publish("t", 2)
-    eventually(lambda: hooks.stats().endpoints["hook"].failures == 2)
-    said = [record.getMessage() for record in caplog.records]
-    assert said == ["webhook hook: a request failed, and is tried again: answered 500"]

@@ -1,7 +1,6 @@
 """The demo's Spark part as a child process, against a straight computation."""
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -61,14 +60,3 @@ def test_bars_of_the_market_data_equal_a_straight_computation(publisher):
     assert result["event"] == "result"
     assert result["rows"] == len(events)
     assert result["bars"] == as_rows(compute_bars(events))
-
-
-@pytest.mark.long
-def test_bars_without_java_say_so_in_one_line(publisher, tmp_path):
-    child = start_bars(publisher, 1, environment={**os.environ, "JAVA_HOME": str(tmp_path)})
-    output, errors = child.communicate(timeout=300)
-
-    assert child.returncode == 3
-    assert not output
-    assert len(errors.splitlines()) == 1
-    assert "Java" in errors

@@ -25,28 +25,6 @@ def offsets(frame, topic="t"):
     return sorted(row.offset for row in frame.collect() if row.topic == topic)
 
 
-@pytest.mark.long
-def test_the_ends_of_a_batch_stand_when_the_frame_is_made(spark, publisher):
-    publisher.publish_many("t", [b"x"] * 100)
-    sealed(publisher, "t", 100)
-    frame = read(spark, [publisher.endpoint]).load()
-    publisher.publish_many("t", [b"x"] * 50)
-    sealed(publisher, "t", 150)
-
-    assert frame.count() == frame.count() == 100
-    assert frame.where("offset % 2 = 0").count() == 50
-    assert frame.count() == 100
-    assert read(spark, [publisher.endpoint]).load().count() == 150
-
-    # With a user's schema Spark makes the source at the first action, and keeps it from then on.
-    typed = read(spark, [publisher.endpoint], valueFormat="json").schema("a long, _corrupt binary")
-    typed = typed.load()
-    assert typed.count() == 150
-    publisher.publish_many("t", [b"x"] * 50)
-    sealed(publisher, "t", 200)
-    assert typed.count() == typed.where("_corrupt is not null").count() == 150
-
-
 def test_ranges_by_offset_and_by_time(spark, publisher):
     for number in range(100):
         publisher.publish("t", b"x", timestamp_ns=number * 1_000_000_000)

@@ -73,11 +73,3 @@ def test_a_picture_is_drawn(tmp_path, kind):
     assert path.stat().st_size > 1000
     with pytest.raises(ValueError, match="rows"):
         write_picture([], path)
-
-
-def test_a_picture_without_matplotlib_names_it(tmp_path, monkeypatch):
-    import importlib.util
-
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ImportError, match=r"Matplotlib.*plot"):
-        write_picture(BARS, tmp_path / "bars.png")

@@ -3,14 +3,12 @@
 import contextlib
 import json
 import logging
-import time
 
 import pytest
 
 pytest.importorskip("pyspark")
 
 import p2pmsg
-import spark_bridge
 from spark_bridge import heads
 from spark_bridge.errors import BridgeError, OptionError
 from spark_bridge.options import parse_options
@@ -229,33 +227,3 @@ def test_a_checkpoint_of_peers_that_come_go_or_move_is_taken(feed, other, warnin
         warnings.clear()
         begin({"peers": relay.endpoint, "subscribe": "t"}, checkpoint)
     assert not warnings.records
-
-
-@pytest.mark.usefixtures("short_waits")
-def test_a_checkpoint_is_not_judged_while_nobody_says_who_is_there(feed):
-    _, checkpoint = begin({"peers": feed.endpoint, "subscribe": "t"})
-    away = lasting_endpoint()
-    with reading({"peers": away, "subscribe": "t"}) as reader:
-        assert reader.latestOffset(checkpoint, ALL) is checkpoint
-        with p2pmsg.Publisher(away, name="other"):
-            deadline = time.monotonic() + 60
-            with pytest.raises(OptionError, match=f"the checkpoint is of {feed.endpoint}"):
-                while time.monotonic() < deadline:
-                    reader.latestOffset(checkpoint, ALL)
-                    time.sleep(0.02)
-
-
-@pytest.mark.usefixtures("short_waits")
-def test_a_peer_that_is_away_is_named_where_nothing_fails(feed, warnings):
-    away = lasting_endpoint()
-    options = {"peers": f"{feed.endpoint},{away}", "subscribe": "t"}
-    with reading(options) as reader:
-        reader.prepareForTriggerAvailableNow()
-        report = json.dumps(reader.reportLatestOffset())
-    lag = spark_bridge.lag_of(
-        {"id": "q", "sources": [{"endOffset": report, "latestOffset": report}]}
-    )
-
-    assert f"peer {away} is not reachable; it keeps its place" in warnings.text
-    assert lag.away == (away,)
-    assert str(lag).endswith(f"0 behind in 1 streams; not known of {away}, no answer")

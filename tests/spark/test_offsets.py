@@ -1,7 +1,5 @@
 """How positions move, where sessions are read, and how relays' sessions move; pure."""
 
-import json
-
 import pytest
 
 import p2pmsg
@@ -67,14 +65,6 @@ def test_the_first_position():
     directory = SessionDirectory(views)
     assert offsets.first(directory, both, offsets.latest) == {A: {1: {"t": 9, "u": 0}}}
     assert offsets.first(directory, both, offsets.earliest) == {A: {1: {"t": 4, "u": 0}}}
-
-
-def test_json_is_sorted_and_comes_back():
-    positions = {B: {2**64 - 1: {"u": 1, "t": 2}, 1: {}}, A: {7: {"t": 2**62}}}
-    text = json.dumps(offsets.to_json(positions))
-
-    assert text == json.dumps(offsets.to_json(positions), sort_keys=True)
-    assert offsets.from_json(json.loads(text)) == positions
 
 
 @pytest.mark.parametrize(
@@ -145,14 +135,6 @@ def test_what_is_gone_is_left_out_of_the_task_where_it_was():
         [kept.until(500)],
         [Range("tcp://c:1", 2, "t", 500, 1000, "feed")],
     ]
-
-
-def test_the_cut_of_a_batch_is_in_its_end():
-    offset = json.loads(json.dumps(offsets.to_json({A: {1: {"t": 3}}}, cut=Cut(4, 500, 2))))
-
-    assert list(offset) == sorted(offset)
-    assert offsets.cut_of(offset) == Cut(4, 500, 2)
-    assert offsets.from_json(offset) == {A: {1: {"t": 3}}}
 
 
 @pytest.mark.parametrize("cut", [None, 4, [], [4], [4, 500, "x"], {"a": 1}])
@@ -286,13 +268,3 @@ def test_what_a_session_owes_that_has_ended_does_not_count_for_the_limit():
     elsewhere = SessionDirectory({**views, B: relay(heads(1, t=(0, 200)))})
     assert offsets.kept(before, elsewhere) == before
     assert offsets.kept(before, SessionDirectory({A: PeerView()})) == before
-
-
-def test_positions_of_what_is_kept():
-    positions = {A: {1: {"t": 3, "u": 3, "v": 3}, 2: {"t": 3}}, B: {9: {"t": 3}}}
-    views = {A: view(1, t=(5, 9), u=(2, 9)), B: PeerView()}
-
-    assert offsets.kept(positions, SessionDirectory(views)) == {
-        A: {1: {"t": 5, "u": 3, "v": 3}, 2: {"t": 3}},
-        B: {9: {"t": 3}},
-    }

@@ -1,7 +1,6 @@
 """Spark reads from a relay, whose publishers may go away permanently, or begin again."""
 
 import contextlib
-import json
 import random
 import signal
 import time
@@ -36,66 +35,6 @@ def make_child():
             return child
 
         yield make
-
-
-class Incarnations:
-    """A publisher without a log that is killed and begins again, each time as another session."""
-
-    def __init__(self, make_child):
-        self._make_child = make_child
-        self.endpoint = lasting_endpoint()
-        self.counts = {}
-
-    def live(self, count, relay):
-        """Publish `count` messages; die when the relay has them."""
-        child = self._make_child("publish_feed", self.endpoint, "-", count)
-        _, session = child.line().split()
-        eventually(lambda: relay.stats().streams.get((int(session), "t")) == (0, count), 120)
-        child.signal(signal.SIGKILL)
-        child.wait()
-        self.counts[int(session)] = count
-
-    def check(self, rows):
-        """Each session's messages have come, each once and in order."""
-        found = {}
-        for row in rows:
-            found.setdefault(row.session % 2**64, []).append(row.offset)
-        assert found == {session: list(range(count)) for session, count in self.counts.items()}
-
-
-@pytest.fixture
-def lives(make_child):
-    return Incarnations(make_child)
-
-
-@pytest.fixture
-def memory(lives):
-    """A relay of those lives."""
-    with p2pmsg.Relay(lives.endpoint, "tcp://127.0.0.1:0", name="memory") as made:
-        yield made
-
-
-@pytest.mark.long
-def test_sessions_of_a_relay_are_read_apart_through_all_restarts(spark, lives, memory, tmp_path):
-    sink = Collector()
-    checkpoint = tmp_path / "checkpoint"
-    lives.live(1000, memory)
-    stream = read_stream(spark, [memory.endpoint], startingOffsets="earliest")
-    query = start(stream, checkpoint, sink)
-    try:
-        sink.wait(1000, query)
-        lives.live(200, memory)  # while the query runs
-        sink.wait(1200, query)
-    finally:
-        query.stop()
-    lives.live(3000, memory)  # while it does not
-    collect_now(read_stream(spark, [memory.endpoint]), checkpoint, sink)
-
-    lives.check(sink.rows)
-    newest = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-    offset = json.loads(newest.read_text().splitlines()[-1])
-    expected = {f"{session:016x}": {"t": count} for session, count in sorted(lives.counts.items())}
-    assert offset["peers"] == {memory.endpoint: expected}
 
 
 def test_a_relay_serves_what_was_read_at_a_publisher_that_is_gone(

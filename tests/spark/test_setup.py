@@ -1,8 +1,5 @@
 """Setting up: what is configured, what is missing, Connect mode, and being found by Spark."""
 
-import builtins
-import importlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -93,23 +90,6 @@ def test_missing_java_is_named(monkeypatch, tmp_path, home):
 def test_importing_the_package_imports_no_pyspark():
     code = "import spark_bridge, sys; sys.exit(bool({'pyspark', 'pyarrow'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
-
-
-def test_discovery_without_its_pieces_breaks_nobody_else(monkeypatch, caplog):
-    load = builtins.__import__
-
-    def fail(name, *rest):
-        if name == "spark_bridge.source":
-            raise ImportError("no pyarrow")
-        return load(name, *rest)
-
-    sys.modules.pop("spark_bridge.discovery", None)
-    monkeypatch.setattr(builtins, "__import__", fail)
-    module = importlib.import_module("spark_bridge.discovery")
-    sys.modules.pop("spark_bridge.discovery", None)
-
-    assert not hasattr(module, "DefaultSource")
-    assert "no pyarrow" in caplog.text
 
 
 @pytest.fixture

@@ -1,6 +1,4 @@
-import itertools
 import json
-import threading
 from datetime import UTC, datetime
 
 import msgspec
@@ -16,7 +14,6 @@ from tests.spark.streams import (
     publish_again_at,
     read_stream,
     sealed,
-    small_buffer,
     start,
 )
 
@@ -83,34 +80,6 @@ def test_types_of_columns(spark, publisher, tmp_path):
     assert last.timestamp.astimezone(UTC) == datetime(1969, 12, 31, 23, 59, 59, 999998, UTC)
 
 
-def test_the_first_batch_is_pinned_while_the_stream_moves_on(spark, publisher, tmp_path):
-    ended = threading.Event()
-
-    def publish():
-        for number in itertools.count():
-            publisher.publish("t", number)
-            if ended.wait(0.001):
-                break
-
-    thread = threading.Thread(target=publish)
-    thread.start()
-    sink = Collector()
-    try:
-        query = start(read_stream(spark, [publisher.endpoint]), tmp_path, sink)
-        sink.wait(500, query)
-        query.stop()
-    finally:
-        ended.set()
-        thread.join()
-
-    pinned = json.loads((tmp_path / "offsets" / "0").read_text().splitlines()[-1])
-    ((topics,),) = (peers.values() for peers in pinned["peers"].values())
-    begun = topics["t"]
-    offsets = sink.offsets()
-    assert sink.batches[0] == []
-    assert offsets == list(range(begun, begun + len(offsets)))
-
-
 def test_a_query_that_is_stopped_goes_on_where_it_was(spark, publisher, tmp_path):
     sink = Collector()
     total = 0
@@ -155,56 +124,6 @@ def test_an_unreachable_peer_stops_nobody_and_joins_later(spark, publisher, tmp_
 
     assert sink.offsets("t", "feed") == list(range(110))
     assert sink.offsets("t", "late") == list(range(50))
-
-
-def owe(spark, publisher, tmp_path, **options):
-    """Let a query read 100 messages and stop, then publish until the buffer has lost some."""
-    frame = read_stream(spark, [publisher.endpoint], startingOffsets="earliest", **options)
-    publisher.publish_many("t", [b"x"] * 100)
-    sink = collect_now(frame, tmp_path)
-    assert len(sink.rows) == 100
-    for _ in range(100):
-        publisher.publish_many("t", [bytes(1000)] * 20)
-    earliest, following = publisher.stats().streams["t"]
-    assert 100 < earliest < following == 2100
-    return frame, sink, earliest
-
-
-def test_a_range_that_is_gone_fails_the_query_by_name(spark, tmp_path):
-    with small_buffer() as publisher:
-        frame, sink, earliest = owe(spark, publisher, tmp_path)
-
-        with pytest.raises(Exception, match="evicted") as failure:
-            collect_now(frame, tmp_path, sink)
-
-    text = str(failure.value)
-    assert f"[100, {earliest}) of topic 't' from publisher 'feed'" in text
-    assert "failOnDataLoss" in text
-    assert len(sink.rows) == 100
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("fail", [True, False])
-def test_a_publisher_that_restarts_is_taken_up_from_its_first_message(spark, tmp_path, fail):
-    sink = Collector()
-    endpoint = lasting_endpoint()
-    with p2pmsg.Publisher(endpoint, name="first") as first:
-        first.publish_many("t", [b"x"] * 100)
-        frame = read_stream(
-            spark,
-            [endpoint],
-            startingOffsets="earliest",
-            failOnDataLoss=str(fail).lower(),
-        )
-        query = start(frame, tmp_path, sink)
-        sink.wait(100, query)
-    with publish_again_at(endpoint, "second") as second:
-        second.publish_many("t", [b"x"] * 50)
-        sink.wait(150, query)  # the first owed nothing, so neither query fails
-        query.stop()
-
-    assert sink.offsets("t", "first") == list(range(100))
-    assert sink.offsets("t", "second") == list(range(50))
 
 
 def reader_of(publisher, **options):

@@ -7,7 +7,6 @@ import pytest
 
 import p2pmsg
 import spark_bridge
-from p2pmsg.testing import TcpProxy
 from tests.endpoints import lasting_endpoint
 from tests.spark.streams import (
     Collector,
@@ -87,24 +86,6 @@ def test_typed_columns_of_dicts(spark, publisher, tmp_path):
         collect_now(reader.schema("symbol string, price double").load(), tmp_path / "refused")
 
 
-def test_cut_connections_repeat_nothing_and_lose_nothing(spark, publisher, tmp_path):
-    total = 20_000
-    with TcpProxy(publisher.endpoint) as data:
-        sink = Collector()
-        stream = read_stream(spark, [data.endpoint], startingOffsets="earliest")
-        query = start(stream, tmp_path, sink)
-        data.cut_every(0.3)
-        for number in range(total):
-            publisher.publish("t", b"%d" % number)
-            if not number % 100:
-                time.sleep(0.01)
-        sink.wait(total, query)
-        query.stop()
-
-    assert sink.offsets() == list(range(total))
-    assert [int(row.value) for row in sink.rows] == list(range(total))
-
-
 @pytest.mark.long
 def test_a_file_of_peers_is_read_again(spark, publisher, tmp_path):
     path = tmp_path / "peers"
@@ -154,7 +135,7 @@ def test_a_publisher_that_is_gone_for_good_fails_by_name_in_time(spark, tmp_path
     assert sink.offsets("t", "second") == list(range(3))
 
 
-@pytest.mark.long  # tests/spark/test_source.py has a range that is gone, and is skipped
+@pytest.mark.long
 def test_what_retention_takes_from_a_running_query_is_counted_exactly(spark, tmp_path):
     """The query is slower than the publisher, whose buffer holds little; the ledger balances."""
     lags = []

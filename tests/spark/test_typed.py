@@ -322,22 +322,6 @@ def test_values_of_one_length_come_as_a_block(publisher, size):
     assert batches[0][-1].sequence == len(batches[0]) - 1
 
 
-def test_a_block_is_pickled_and_sliced_as_bytes(publisher):
-    import pickle
-
-    values = [b"%03d" % number for number in range(500)]
-    batch = fetch(publisher, values, fixed=True)[0]
-    values = values[: len(batch)]
-    middle = batch.part(1, len(batch) - 1)
-    batch.late = middle.late = True
-    for part, wanted in ((batch, values), (middle, values[1:-1])):
-        copy = pickle.loads(pickle.dumps(part))
-        assert isinstance(copy, p2pmsg.message.FixedBatch)
-        assert (copy.block, copy.stride, copy.head) == (part.block, part.stride, part.head)
-        assert (copy.topic, copy.sequence, copy.late) == (part.topic, part.sequence, True)
-        assert copy.values == part.values == wanted
-
-
 @pytest.mark.parametrize("size", [1, 128, 70_000])
 def test_record_batches_hold_what_was_sent_whatever_came_before(size):
     """Columns that are the same again are cut from the last one."""

@@ -18,12 +18,6 @@ def heads(count, length=200):
     return Heads("feed", streams, floor=3)
 
 
-def test_few_streams_have_one_page():
-    few = heads(100)
-    assert pages_of(few) == [few]
-    assert pages_of(Heads("feed", [])) == [Heads("feed", [])]
-
-
 def test_no_page_is_larger_than_256_kib_and_all_of_them_make_the_whole():
     many = heads(10_000)
     pages = pages_of(many)
@@ -33,16 +27,6 @@ def test_no_page_is_larger_than_256_kib_and_all_of_them_make_the_whole():
     *first, last = pages
     assert [book.take(PROBE, page) for page in first] == [None] * 9
     assert book.take(PROBE, last) == many
-
-
-def test_a_page_that_is_missing_takes_the_others_with_it():
-    pages = pages_of(heads(5000))
-    book = HeadPages(65_536)
-    for page in (*pages[:2], *pages[3:], *pages[1:]):
-        assert book.take(PROBE, page) is None
-    for page in pages[:-1]:
-        assert book.take(PROBE, page) is None
-    assert book.take(PROBE, pages[-1]) == heads(5000)
 
 
 def test_more_streams_than_a_subscriber_takes_are_forgotten():

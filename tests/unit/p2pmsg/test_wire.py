@@ -7,8 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pmsg import control, wire
-from p2pmsg.config import PublisherConfig
-from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.wire import Frame, FrameError, Kind, decode_columns, next_frame, stream_prefix
 from tests.unit.p2pmsg.frames import SESSION, VALID, header
 
@@ -237,9 +235,3 @@ def test_no_memory_is_taken_for_what_a_frame_claims(parts, kind):
     finally:
         tracemalloc.stop()
     assert peak < 64 * 1024 + 100 * len(data)
-
-
-def core():
-    return PublisherCore(
-        name="feed", session=99, recovery="memory://r", config=PublisherConfig(), now_ns=0
-    )

@@ -67,29 +67,6 @@ def test_of_a_busy_key_only_the_newest_of_each_kind_waits(seed):
         assert len(queue) == len(every) + len(ready)
 
 
-def test_without_keys_all_can_be_taken_at_once():
-    queue = KeyQueue()
-    for number in range(3):
-        queue.put(number)
-
-    taken = [queue.take() for _ in range(4)]
-
-    assert [item and item[1] for item in taken] == [0, 1, 2, None]
-    queue.done(taken[0][0])
-
-
-def test_what_is_cleared_is_gone_and_what_runs_ends():
-    queue: KeyQueue = KeyQueue()
-    for number in range(10):
-        queue.put(number, number % 2)
-    taken = [queue.take(), queue.take()]
-    assert queue.clear() == 8
-    assert (len(queue), queue.take()) == (0, None)
-    for key, _ in taken:
-        queue.done(key)
-    assert queue.take() is None
-
-
 def message(sequence, topic="t"):
     return Message(topic, None, 0, sequence, ORIGIN)
 

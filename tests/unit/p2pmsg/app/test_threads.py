@@ -44,25 +44,3 @@ def test_what_it_raises_comes_back(threads, error):
 
     raised = asyncio.run(main())
     assert raised is error or "StopIteration(5)" in str(raised)
-
-
-def test_a_cancelled_wait_lets_the_call_go_on_and_the_thread_is_used_again(threads):
-    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
-
-    def call():
-        begun.set()
-        go_on.wait(10)
-        ended.set()
-
-    async def main():
-        task = asyncio.create_task(threads.run(call))
-        await asyncio.to_thread(begun.wait, 10)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        go_on.set()
-        return [await threads.run(lambda: 5) for _ in range(5)]
-
-    assert asyncio.run(main()) == [5] * 5
-    assert ended.wait(10)
-    assert threads._started <= 2

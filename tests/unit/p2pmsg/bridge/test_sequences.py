@@ -73,8 +73,3 @@ def test_topics_are_bounded(monkeypatch):
 def test_a_place_that_is_none_is_named(place):
     with pytest.raises(ConfigError, match="sequence_at"):
         Sequences(place, "bytes")
-
-
-def test_a_field_needs_a_codec():
-    with pytest.raises(ConfigError, match="OFFSET:SIZE"):
-        Sequences("header.seq", "bytes")

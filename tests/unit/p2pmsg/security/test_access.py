@@ -89,25 +89,6 @@ def test_a_decision_says_the_rule(access):
     assert str(access.decide("bars-1", "publish", "bars")).endswith("with all its history")
 
 
-def test_prefixes_of_frames(access):
-    for prefix, allowed in {
-        b"": False, b"\0": False, b"\0p2": False, b"trades\0": True, b"trades": False,
-        b"trades\0p2\1": True, b"quotes.us": True, b"quotes": False, b"quot": False,
-        b"q": False, b"\xe2": False, b"quotes.eu.x\0": False, b"quotes.\xc3": True,
-    }.items():  # fmt: skip
-        assert bool(access.covers("bars-2", "subscribe", prefix)) is allowed, prefix
-
-
-def test_all_topics_cover_each_first_byte_but_not_control_frames():
-    access = parse_access('[[rule]]\nwho = ["a"]\nsubscribe = ["*"]')
-
-    assert access.covers("a", "subscribe", b"\xe2")
-    assert access.covers("a", "subscribe", b"x")
-    assert access.decide("a", "subscribe", "*")
-    assert not access.covers("a", "subscribe", b"")
-    assert not access.covers("a", "subscribe", b"\0p2")
-
-
 def test_an_unknown_verb_is_refused(access):
     with pytest.raises(ConfigError, match=r"verb must be one of subscribe, .*, not 'read'"):
         access.decide("bars-1", "read", "trades")

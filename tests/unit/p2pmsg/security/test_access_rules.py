@@ -101,13 +101,6 @@ def test_a_change_within_one_time_stamp_is_seen(place, access_rules):
     assert allowed(access_rules, "orders") == {ANN, BOB}
 
 
-def test_an_empty_file_gives_nobody_a_right(place, access_rules):
-    place.write("# nobody\n")
-    place.later()
-    assert access_rules.refresh()
-    assert allowed(access_rules) == set()
-
-
 def test_what_is_wrong_is_logged_once_and_the_rules_stay(place, access_rules, caplog):
     def logged():
         for _ in range(3):
@@ -154,14 +147,6 @@ def test_what_is_no_file_any_more_is_not_waited_for_and_the_rules_stay(become, p
         place.access_rules()
 
 
-@pytest.mark.parametrize("text", [f"x = {'9' * 5000}", f"rule.{'a.' * 2000}a = 1"])
-def test_a_file_that_python_cannot_read_leaves_the_rules(text, place, access_rules):
-    place.write(text)
-    place.later()
-    assert not access_rules.refresh()
-    assert access_rules.may(ANN, "subscribe", "trades")
-
-
 def test_a_file_that_others_can_write_is_refused_and_read_once_they_cannot(
     place, access_rules, caplog
 ):
@@ -176,15 +161,6 @@ def test_a_file_that_others_can_write_is_refused_and_read_once_they_cannot(
     place.later()
     assert access_rules.refresh()
     assert allowed(access_rules, "quotes") == {ANN, BOB}
-
-
-def test_the_first_reading_raises(place):
-    place.write("[[rule]]\n")
-    with pytest.raises(ConfigError, match="who"):
-        place.access_rules()
-    place.path.unlink()
-    with pytest.raises(FileNotFoundError):
-        place.access_rules()
 
 
 def test_a_name_that_the_known_peers_give_or_take_counts_soon(place, access_rules):

@@ -62,13 +62,6 @@ def test_the_access_file_names_peers_too_and_revokes(security, tmp_path):
     assert str(access) in repr(made)
 
 
-def test_what_is_shown_of_it(security):
-    shown = f"{security!r} {security} {security.keys!r}"
-    assert fingerprint(OWN.public) in shown
-    assert key_text(OWN.secret) not in shown
-    assert repr(OWN.secret) not in shown
-
-
 def test_from_the_environment(tmp_path, monkeypatch, security):
     for name in ("KEY", "TRUST", "ACCESS"):
         monkeypatch.delenv(f"P2PMSG_SECURITY_{name}", raising=False)
@@ -78,14 +71,6 @@ def test_from_the_environment(tmp_path, monkeypatch, security):
     made = Security.from_environment()
     assert made.keys == OWN
     assert made.server_key("tcp://prices:5556") == A.public
-
-
-def test_files_that_are_missing_or_too_wide(tmp_path, security):
-    with pytest.raises(FileNotFoundError):
-        Security(tmp_path / "none")
-    (tmp_path / "id").chmod(0o644)
-    with pytest.raises(ConfigError, match="mode 0644"):
-        Security(tmp_path / "id")
 
 
 def test_what_sockets_get(security):

@@ -90,24 +90,6 @@ def test_the_schedule_is_that_of_standard_webhooks():
     assert end.core.stats.dead == 1
 
 
-def test_gone_stops_and_nothing_is_sent_again_until_resumed():
-    end = Endpoint(order="none", concurrency=2)
-    end.offer(3)
-    one, two = end.take(), end.take()
-    end.bad(one, Failure("answered 410", 410))
-    end.good(two)
-
-    end.now += 10**6 * S
-    assert end.take() is None
-    assert end.core.next_deadline_ns() is None
-    assert end.core.wants == 0
-    assert end.reports == ["stopped"]
-    assert end.committed == {}
-    end.core.resume(end.now)
-    assert end.ids(end.take()) == ["t0"]
-    assert end.ids(end.take()) == ["t2"]
-
-
 @pytest.mark.parametrize("status", [429, 503])
 def test_retry_after_holds_the_endpoint_and_uses_up_no_attempt(status):
     end = Endpoint(order="none", concurrency=2)
@@ -117,43 +99,6 @@ def test_retry_after_holds_the_endpoint_and_uses_up_no_attempt(status):
     assert end.take() is None
     assert end.wait() == 77
     assert [item.attempts for item in end.take()] == [0]
-
-
-def test_a_pause_is_reported_where_it_begins_or_is_longer():
-    end = Endpoint(order="none", concurrency=5)
-    end.offer(6)
-    flying = [end.take() for _ in range(5)]
-    end.bad(flying.pop(), Failure("busy", 429, 3.0))
-    assert end.reports == ["held"]
-    end.now += S // 2
-    end.bad(flying.pop(), Failure("busy", 503, 3.0))  # until half a second later
-    end.bad(flying.pop(), Failure("busy", 429, 0.0))
-    assert end.reports == ["held"]
-    end.bad(flying.pop(), Failure("busy", 500, 3600.0))
-    assert end.reports == ["held"] * 2
-    assert end.core.held_ns(end.now) == 3600 * S
-    end.good(flying.pop())
-    assert end.take() is None
-    end.wait()
-    end.bad(end.take(), Failure("busy", 429, 1.0))
-    assert end.reports == ["held"] * 3
-
-
-def test_resuming_ends_a_pause():
-    end = Endpoint(order="none")
-    end.offer(2)
-    end.bad(end.take(), Failure("busy", 429, 1e12))
-    assert end.take() is None
-    end.core.resume(end.now)
-    assert end.core.held_ns(end.now) == 0
-    found = []
-    while len(found) < 2:
-        assert end.wait() <= 2
-        items = end.take()
-        found += end.ids(items)
-        end.good(items)
-    assert sorted(found) == ["t0", "t1"]
-    assert end.core.waiting == 0
 
 
 def test_the_breaker_opens_probes_and_closes():
@@ -241,11 +186,3 @@ def test_a_batch_that_fails_is_tried_one_by_one():
         end.good(items)
     assert sizes == [1] * 10 + [5]
     assert end.committed == {"t": 24}
-
-
-def test_letters_of_the_former_run_come_first():
-    end = Endpoint(order="none")
-    end.letters["t0"] = "park"
-    end.core.restore(Item("t0", "t", None, 10, 0), end.now, attempts=3)
-    end.offer(1, topic="u")
-    assert [end.ids(end.take())] == [["t0"]]

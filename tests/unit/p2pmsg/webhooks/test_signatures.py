@@ -8,7 +8,6 @@ import pytest
 from p2pmsg.errors import ConfigError
 from p2pmsg.webhooks.signatures import (
     content_of,
-    github_signature,
     is_signed,
     signature_header,
     signers,
@@ -26,11 +25,6 @@ def test_the_example_of_the_specification():
     expected = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     assert signature_header(signers(SECRET), content) == expected
     assert is_signed(verifiers(SECRET), expected, content)
-
-
-def test_the_example_of_github_s_documentation():
-    digest = "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
-    assert github_signature("It's a Secret to Everybody", b"Hello, World!") == f"sha256={digest}"
 
 
 def test_both_secrets_sign_while_one_is_replaced():
@@ -90,11 +84,3 @@ def test_a_key_for_the_other_side_is_refused(make, text):
     with pytest.raises(ConfigError, match=r"secret must be .*, not 'whs?p?k_.?…'") as raised:
         make(text)
     assert text not in str(raised.value)
-
-
-@pytest.mark.parametrize("text", ["", "whsec_é", "whsec_AAAAA", "whsk_AAAA", "whpk_AAAA"])
-def test_a_bad_secret_is_refused_and_not_shown(text):
-    make = verifiers if text.startswith("whpk") else signers
-    with pytest.raises(ConfigError, match="secret must be") as raised:
-        make(text)
-    assert len(text) < 6 or text not in str(raised.value)
