@@ -7,7 +7,6 @@ import subprocess
 
 import pytest
 
-import p2pmsg
 from tests.bench.between import Server, measure
 from tests.integration.commands import (
     ENDINGS,
@@ -15,12 +14,6 @@ from tests.integration.commands import (
     eventually,
     run_here,
 )
-
-LOOPBACK = "tcp://127.0.0.1:0"
-
-
-def receive_from(opened, subscriber_endpoint, **options):
-    return opened.enter_context(p2pmsg.Subscriber(subscriber_endpoint, **options))
 
 
 def test_lines_pass_through_pub_and_sub_byte_for_byte(start, endpoint):
@@ -161,21 +154,6 @@ def test_a_port_in_use_is_reported_in_one_line(make_publisher):
     assert pub.returncode == 1
     assert pub.stderr.decode().startswith(f"p2pmsg pub: cannot bind '{taken}'")
     assert pub.stderr.count(b"\n") == 1
-
-
-TIMEOUTS = {
-    "sub": (("--count", "3", "--timeout", "0.3"), b"no message for 0.3 s; 0 of 3 came"),
-    "pub": (("t", "--wait", "2", "--timeout", "0.3"), b"0 of 2 subscribers came within 0.3 s"),
-}
-
-
-@pytest.mark.parametrize("name", TIMEOUTS)
-def test_a_time_out_is_reported_in_one_line(name, endpoint):
-    arguments, says = TIMEOUTS[name]
-    ended = run_here(name, endpoint, *arguments)
-
-    assert ended.returncode == 1
-    assert ended.stderr == b"p2pmsg %s: %s\n" % (name.encode(), says)
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ import pytest
 import zmq
 
 from p2pmsg import Subscriber
-from tests.integration.commands import command, eventually, run_here
+from tests.integration.commands import command, eventually
 
 
 @pytest.mark.parametrize(
@@ -39,19 +39,3 @@ def test_bridges_until_it_is_asked_to_end(tmp_path, number, status):
     assert "Traceback" not in errors
     assert all(line.startswith("p2pmsg bridge: ") for line in errors.splitlines())
     assert counts in errors.splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--from", "zmq+sub://*:1", "--to", "tcp://127.0.0.1:0"], "it binds with ?bind=1"),
-        (["--from", "zmq+sub://a:1", "--to", "tcp://127.0.0.1:0", "--sequence-at", "x"],
-         "sequence_at"),
-        (["--from", "zmq+sub://a:1", "--to", "zmq+sub://a:2"], "target must be a socket"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_one_line(arguments, words):
-    ended = run_here("bridge", *arguments)
-    assert ended.returncode == 2
-    (line,) = ended.stderr.decode().splitlines()
-    assert words in line

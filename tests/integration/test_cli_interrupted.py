@@ -116,12 +116,6 @@ def interrupt(name, seconds, folder, *, again=None, as_module=False):
         struck.finish()
 
 
-@pytest.mark.parametrize("as_module", [False, True], ids=["script", "module"])
-def test_ctrl_c_ends_a_command_that_has_only_begun(as_module, tmp_path):
-    for number in range(2):
-        assert interrupt("sub", 0.12 * number, tmp_path / str(number), as_module=as_module)
-
-
 @pytest.mark.parametrize("name", LONG_RUNNING)
 def test_ctrl_c_ends_a_command(name, tmp_path):
     assert interrupt(name, 0.4, tmp_path / name)

@@ -9,7 +9,7 @@ import pytest
 
 import p2pmsg
 from tests.endpoints import free_port
-from tests.integration.commands import command, eventually, run, run_here
+from tests.integration.commands import command, eventually, run
 
 
 @pytest.fixture
@@ -64,21 +64,3 @@ def test_it_shows_a_mold_feed(place, tmp_path):
     assert done.returncode == 0
     assert b"FEED" in done.stdout
     assert b"mold" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    {
-        "no endpoint": ([], b"ENDPOINT"),
-        "tcp": (["tcp://127.0.0.1:5"], b"take udp:// or mold://"),
-        "option": (["udp://239.1.1.1:5?mtu=1"], b"unknown option 'mtu'"),
-        "interface": (["udp://239.1.1.1:5?interface=none0"], b"interface 'none0' cannot be used"),
-        "interval": (["udp://239.1.1.1:5", "--interval", "0"], b"must be from 0.01"),
-        "address": (["udp://192.0.2.1:5"], b"cannot bind"),
-    }.values(),
-)
-def test_wrong_arguments_are_one_line(arguments, message):
-    done = run_here("listen", *arguments)
-    assert done.returncode in (1, 2)
-    assert message in done.stderr
-    assert done.stderr.count(b"\n") == 1

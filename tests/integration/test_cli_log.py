@@ -7,7 +7,6 @@ import pytest
 
 import p2pmsg
 from tests.integration.commands import (
-    ENDINGS,
     run_here,
     without_waiting,
 )
@@ -118,18 +117,6 @@ def test_dump_prints_one_session(log):
     assert ended.stderr == b"p2pmsg log dump: no sessions of the log begin with x\n"
 
 
-@pytest.mark.long
-def test_dump_ends_quietly_when_nobody_reads_it_any_more(log, start):
-    reading, writing = os.pipe()
-    ended = start("log", "dump", log.path, stdout=writing)
-    os.close(writing)
-    os.read(reading, 10)
-    os.close(reading)
-
-    assert ended.wait() == 141
-    assert ended.errors() == ""
-
-
 def test_verify_and_dump_report_a_flipped_byte(log):
     path, offset = log.flip(b"\xa2id\xcd" + (505).to_bytes(2, "big"))
 
@@ -216,15 +203,6 @@ def test_a_last_segment_that_was_cut_is_missed(log, endpoint):
     assert (replayed.returncode, len(replayed.stderr) > 0) == (1, True)
 
 
-def test_no_log_is_reported_in_one_line(tmp_path):
-    for name in ("ls", "dump"):
-        ended = run_here("log", name, str(tmp_path))
-
-        assert ended.returncode == 1
-        assert ended.stderr.startswith(f"p2pmsg log {name}: ".encode())
-        assert ended.stderr.count(b"\n") == 1
-
-
 def test_replay_publishes_every_message_as_it_was(log, start, endpoint):
     sub = start("sub", endpoint, "--json", "--count", "1050")
     replay = run_here("log", "replay", log.path, endpoint, "--speed", "max")
@@ -240,25 +218,3 @@ def test_replay_publishes_every_message_as_it_was(log, start, endpoint):
             for message in came
             if message["topic"] == topic
         ] == [{key: message[key] for key in message if key != "session"} for message in expected]
-
-
-def test_replay_gives_up_when_nobody_comes(log, endpoint):
-    ended = run_here("log", "replay", log.path, endpoint, "--wait", "2", "--timeout", "0.3")
-
-    assert ended.returncode == 1
-    assert ended.stderr == b"p2pmsg log replay: 0 of 2 subscribers came within 0.3 s\n"
-    assert ended.stdout == b""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("how", ["SIGTERM", pytest.param("Ctrl-C", marks=pytest.mark.long)])
-def test_replay_ends_by_a_signal_between_two_messages(log, start, endpoint, how, make_subscriber):
-    number, status = ENDINGS[how]
-    subscriber = make_subscriber(endpoint)
-    replay = start("log", "replay", log.path, endpoint, "trades", "--speed", "0.001")
-    assert subscriber.receive(60).value["id"] == 0  # the next frame is due in 1,000 s
-
-    replay.process.send_signal(number)
-
-    assert replay.wait(60) == status
-    assert (replay.output(), without_waiting(replay.errors())) == (b"", "")

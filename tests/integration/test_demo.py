@@ -88,18 +88,6 @@ def test_the_publisher_is_killed_and_goes_on_from_its_log(tmp_path, transport):
 
 
 @pytest.mark.long
-def test_the_demo_shows_progress_the_ledger_and_the_bars():
-    ended = run("demo", "--no-spark", "--trades", "2000", "--seconds", "3")
-
-    assert ended.returncode == 0, ended.stderr
-    lines = ended.stdout.decode().splitlines()
-    assert lines[0].startswith("playing 2,000 trades of a random walk within 3 s")
-    assert sum("published" in line and "dropped" in line for line in lines) >= 3
-    assert sum(line.endswith("balances") for line in lines) == 2
-    assert lines[-1] == "the bars are equal to those computed straight from the input"
-
-
-@pytest.mark.long
 def test_on_a_terminal_the_last_screen_is_the_result():
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

@@ -2,8 +2,6 @@
 
 import re
 import runpy
-import signal
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.endpoints import free_port
-from tests.integration.peers import eventually
 from tests.integration.test_examples_interrupted import ARGUMENTS, SPARK
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -103,31 +100,6 @@ def test_durable_consumer():
     assert kills >= 3
     assert rows == published > 0
     assert "Traceback" not in errors
-
-
-@pytest.mark.long
-def test_durable_consumer_alone_goes_on_where_it_was(tmp_path, make_publisher):
-    publisher = make_publisher()
-    command = [sys.executable, EXAMPLES / "durable_consumer.py", publisher.endpoint, tmp_path]
-
-    def count():
-        try:
-            with sqlite3.connect(tmp_path / "trades.db") as table:
-                return table.execute("select count(*) from trades").fetchone()[0]
-        except sqlite3.OperationalError:
-            return 0
-
-    for turn, number in enumerate((signal.SIGKILL, signal.SIGINT), 1):
-        child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        try:
-            publisher.publish_many("trades", [1.5] * 1000)
-            eventually(lambda total=1000 * turn: count() == total)
-        finally:
-            child.send_signal(number)
-            error = child.communicate(timeout=60)[1]
-        assert error == ("interrupted\n" if number == signal.SIGINT else "")
-        assert child.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
-    assert subprocess.run([*command[:2], "x"], capture_output=True, timeout=60).returncode == 2
 
 
 def test_quickstart_is_short():

@@ -35,9 +35,6 @@ ARGUMENTS = {
 }
 NEEDED = {"webhook_in": "uvicorn", "webhook_out": "aiohttp"}
 CHEAP = [name for name in ARGUMENTS if name not in SPARK]
-KINDS = ("quickstart", "task_queue", "aio_service", "durable_consumer", "relay", "market_feed",
-         "webhook_in")  # fmt: skip
-"""One of each kind: threads, tasks, a server, and processes of each kind."""
 
 
 def processes_of(session):
@@ -111,15 +108,6 @@ def check(name, seconds, folder):
 def test_ctrl_c_ends_an_example(name, seconds, tmp_path):
     struck = check(name, seconds, tmp_path)
     assert struck or seconds
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", CHEAP)
-def test_ctrl_c_ends_an_example_at_any_moment(name, tmp_path):
-    for number in range(12):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        check(name, 0.015 * 1.5**number if number else 0.0, folder)
 
 
 @pytest.mark.long

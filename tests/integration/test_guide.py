@@ -143,14 +143,6 @@ def test_quickstart_prints_what_the_readme_shows(tmp_path):
     assert printed.startswith(expected)
 
 
-def test_the_same_page_may_be_run_twice_at_a_time():
-    programs = [alone(pages()["market_feed"]) for _ in range(2)]
-
-    groups = [GROUP.search(program)[0] for program in programs]
-    assert groups[0] != groups[1]
-    assert groups[0] not in programs[1]
-
-
 def skip_without_extras(program):
     if "webhooks" in program:
         pytest.importorskip("aiohttp", reason="the extra webhooks is not installed")

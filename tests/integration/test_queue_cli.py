@@ -100,22 +100,6 @@ def test_a_command_may_take_longer_than_the_pushers_job_timeout(tmp_path, place,
         assert pusher.stats().done == 1
 
 
-@pytest.mark.long
-def test_a_result_that_does_not_count_is_said(tmp_path, place):
-    script = f"touch {tmp_path}/begun; until [ -e {tmp_path}/go ]; do sleep 0.05; done"
-    arguments = ("pull", place, "--count", "1", "--", "sh", "-c", script)
-    with command(tmp_path, *arguments) as pulling:
-        with p2pmsg.Pusher(place) as pusher:
-            pusher.push("a job")
-            eventually((tmp_path / "begun").exists)
-            pusher.close(timeout=0.0)
-        with p2pmsg.Pusher(place) as pusher:
-            eventually(lambda: any(worker.connected for worker in pusher.stats().workers))
-            (tmp_path / "go").touch()
-            assert pulling.wait() == 0
-    assert "job 0 was done, but its result does not count: " in pulling.errors()
-
-
 def test_dead_letters_of_a_pusher_that_runs(tmp_path, place):
     with (
         p2pmsg.Pusher(place) as pusher,

@@ -1,13 +1,10 @@
 import gzip
-import itertools
-from collections import Counter
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from examples.demo.feed import LINE_BYTES_MAX, SPAN_MS, FeedError, random_walk, read_feed
-from tests.data import ours, shared
+from examples.demo.feed import LINE_BYTES_MAX, FeedError, random_walk, read_feed
 
 TRADE_LINE = (
     b'{"kind":"trade","symbol":"BTCUSDT","timestamp_ns":5,"received_ns":6,"id":7,'
@@ -89,28 +86,6 @@ def test_damaged_gzip_data_is_a_feed_error(write_feed, data):
         list(read_feed(write_feed(data)))
 
 
-FEEDS = {
-    "ours": (ours, {"trade": 600, "quote": 1800}, {"AAAUSD", "BBBUSD"}),
-    "recorded": (shared, {"trade": 16_253, "quote": 69_211}, {"BTCUSDT", "ETHUSDT"}),
-}
-
-
-@pytest.mark.parametrize(("find", "counts", "symbols"), FEEDS.values(), ids=FEEDS)
-def test_a_feed_is_read_whole(find, counts, symbols):
-    path = find("market.jsonl.gz")
-    events = list(read_feed(path))
-
-    assert Counter(event.kind for event in events) == counts
-    assert {event.symbol for event in events} == symbols
-    with gzip.open(path) as file:
-        assert [event.line + b"\n" for event in events] == list(file)
-
-
-def test_the_same_seed_walks_the_same_way_and_another_seed_does_not():
-    assert list(random_walk(500, seed=7)) == list(random_walk(500, seed=7))
-    assert list(random_walk(500, seed=7)) != list(random_walk(500, seed=8))
-
-
 def test_a_random_walk_is_read_back_as_it_was_made(write_feed):
     events = list(random_walk(1_000))
     path = write_feed(b"\n".join(event.line for event in events))
@@ -118,20 +93,3 @@ def test_a_random_walk_is_read_back_as_it_was_made(write_feed):
     assert list(read_feed(path)) == events
     first = msgspec.json.decode(events[0].line)
     assert list(first) == list(msgspec.json.decode(TRADE_LINE))
-
-
-def test_a_random_walk_covers_three_minutes_in_order_with_shared_milliseconds():
-    events = list(random_walk())
-
-    assert len(events) == 200_000
-    assert len({event.symbol for event in events}) >= 5
-    assert all(a.timestamp_ns <= b.timestamp_ns for a, b in itertools.pairwise(events))
-    span_ns = events[-1].timestamp_ns - events[0].timestamp_ns
-    assert span_ns == pytest.approx(SPAN_MS * 1e6, rel=0.01)
-    trades_per_instant = Counter((event.symbol, event.timestamp_ns) for event in events)
-    assert max(trades_per_instant.values()) >= 3
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 7])
-def test_a_random_walk_has_exactly_the_count_asked_for(count):
-    assert len(list(random_walk(count, symbols=("ONE",)))) == count

@@ -44,15 +44,6 @@ def test_a_key_is_made_once_shown_and_trusted(capsys, tmp_path):
     assert run(capsys, "trust", "ls", "--trust", known) == (0, "")
 
 
-def test_a_key_file_that_others_can_read_is_refused(capsys, tmp_path):
-    path = tmp_path / "id"
-    run(capsys, "key", "new", "--key", path)
-    path.chmod(0o644)
-    status, text = run(capsys, "key", "show", "--key", path)
-    assert status == 2
-    assert "mode 0644" in text
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

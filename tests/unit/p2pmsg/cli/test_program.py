@@ -56,25 +56,6 @@ def test_the_status_the_output_and_a_time_out_are_returned():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("timeout", [None, 60])
-def test_something_is_done_while_it_runs(tmp_path, monkeypatch, timeout):
-    monkeypatch.setattr(program, "_SLICE_S", 0.01)
-    value = b"x" * 2**20
-    calls = []
-
-    def meanwhile():
-        calls.append(1)
-        if len(calls) == 3:
-            (tmp_path / "enough").touch()
-
-    script = f"until [ -e {tmp_path}/enough ]; do sleep 0.02; done; cat"
-    found = run_program(
-        ["sh", "-c", script], value, timeout=timeout, output=subprocess.PIPE, meanwhile=meanwhile
-    )
-    assert found == ("", 0, value)
-
-
-@pytest.mark.long
 def test_one_that_does_not_end_when_it_is_asked_to_is_killed(monkeypatch):
     monkeypatch.setattr(program, "_TERMINATE_S", 0.1)
     script = "trap '' TERM; echo begun; while :; do sleep 0.05; done"

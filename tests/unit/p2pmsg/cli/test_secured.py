@@ -143,12 +143,6 @@ def test_files_that_cannot_be_used_are_wrong_arguments(keys, tmp_path, capsys, n
         assert secret not in text
 
 
-def test_a_pinned_key_without_keys_of_one_s_own_is_refused(keys, capsys):
-    status, text = said(capsys, "sub", f"{TCP}?key={key_text(keys['a'].public)}")
-    assert status == 2
-    assert "security must be given" in text
-
-
 def test_no_command_says_a_secret(keys, tmp_path, capsys, monkeypatch):
     """Not either where a key file is given as another one, or is broken."""
     secret = key_text(keys["a"].secret)

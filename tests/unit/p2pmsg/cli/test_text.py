@@ -1,4 +1,3 @@
-import json
 import math
 
 import pytest
@@ -6,13 +5,10 @@ import pytest
 from p2pmsg.cli.pubsub import reader
 from p2pmsg.cli.text import (
     bytes_text,
-    log_message_json,
-    message_json,
     span_text,
     time_text,
     value_text,
 )
-from p2pmsg.message import Message, Origin
 
 TEXTS = {
     "text": ("hello", "hello"),
@@ -36,23 +32,6 @@ def test_a_value_is_printed(value, text):
 
 def test_a_terminal_is_not_sent_control_characters():
     assert value_text(b"a\x1b[2J\tb", to_terminal=True) == "a\\x1b[2J\tb"
-
-
-def test_a_message_is_one_line_of_json():
-    message = Message("t", b"a\nb", 5, 3, Origin(9, "p"), "k", {"h": b"\xff"})
-
-    line = message_json(message)
-
-    assert "\n" not in line
-    assert json.loads(line) == {
-        "topic": "t",
-        "sequence": 3,
-        "key": "k",
-        "timestamp_ns": 5,
-        "headers": {"h": {"base64": "/w=="}},
-        "value": "a\nb",
-        "publisher": "p",
-    }
 
 
 BYTES = {
@@ -81,15 +60,6 @@ def test_times_are_iso_in_utc():
     assert time_text(1_723_204_800_123_456_789) == "2024-08-09T12:00:00.123456Z"
     assert time_text(-1_000_000_000) == "1969-12-31T23:59:59.000000Z"
     assert time_text(2**63 - 1).startswith("2262-")
-
-
-def test_a_message_of_the_log_names_its_session():
-    message = Message("t", b"\xff", 5, 7, Origin(255, ""), "k", {"a": 1})
-
-    assert json.loads(log_message_json(message)) == {
-        "topic": "t", "session": "00000000000000ff", "sequence": 7, "key": "k",
-        "timestamp_ns": 5, "headers": {"a": 1}, "value": {"base64": "/w=="},
-    }  # fmt: skip
 
 
 LINES = {
