@@ -218,50 +218,6 @@ def test_stop_ends_the_app_with_the_exception_as_cause(app, make_publisher):
     assert isinstance(ended.value.__cause__, ZeroDivisionError)
 
 
-@pytest.mark.parametrize("how", ["publish", "push", "call"])
-def test_a_dead_letter_is_kept_elsewhere(app, make_publisher, make_puller, opened, endpoint, how):
-    publisher = make_publisher()
-    letters = []
-    place = {how: letters.append if how == "call" else endpoint}
-    if how == "call":
-        place = {"call": lambda event, error: letters.append((event.value, str(error)))}
-
-    @app.subscriber(
-        publisher.endpoint, on_error=Retry(attempts=2, delay=0, then=DeadLetter(**place))
-    )
-    def on(value, message):
-        raise ValueError(f"bad {value}")
-
-    def feed():
-        feeder(publisher, ["x"], key=lambda value: "K")()
-        if how == "publish":
-            with p2pmsg.Subscriber(endpoint, topics="dead_letters", start="earliest") as reader:
-                letters.append(reader.receive(timeout=60).value)
-        elif how == "push":
-            with make_puller(endpoint).receive(timeout=60) as job:
-                letters.append(job.value)
-        else:
-            eventually(lambda: letters)
-        eventually(lambda: app.stats()[0].dead_lettered)
-        loop.call_soon_threadsafe(app.stop)
-
-    @app.on_start
-    async def remember():
-        nonlocal loop
-        loop = asyncio.get_running_loop()
-
-    loop = None
-    serve(app, feed)
-
-    if how == "call":
-        assert letters == [("x", "bad x")]
-        return
-    (letter,) = letters
-    assert letter["error"] == "ValueError: bad x"
-    assert (letter["value"], letter["key"], letter["topic"]) == ("x", "K", "t")
-    assert (letter["handler"].rpartition(".")[2], letter["attempts"]) == ("on", 2)
-
-
 def test_a_dead_letter_that_cannot_be_kept_stops_the_app(app, make_publisher, endpoint):
     publisher = make_publisher()
     letter = DeadLetter(publish=endpoint, message_bytes_max=100_000)
@@ -342,6 +298,27 @@ def test_jobs_are_acknowledged_and_failures_are_the_pushers(app, make_pusher):
 
     expected = [(number, 1) for number in range(10)] + [(1, 2), (1, 3)]
     assert sorted(attempts) == sorted(expected)
+
+
+def test_a_job_says_the_type_of_its_value(app, make_pusher):
+    pusher, seen, kept = make_pusher(config=FAST), [], []
+
+    async def note(job: p2pmsg.Job[Trade]):
+        seen.append(job.value)
+        if job.value.price == 2:
+            raise ValueError
+        if len(seen) == 3:
+            app.stop()
+
+    keep = DeadLetter(call=lambda event, error: kept.append(event.job.value))
+    app.worker(pusher.endpoint, on_error=keep)(note)
+    pushed = [{"price": 1, "more": 1}, {"price": 2, "more": 2}, {"price": "x"}, {"price": 3}]
+    for value in pushed:
+        pusher.push(value)
+    serve(app)
+
+    assert seen == [Trade(1), Trade(2), Trade(3)]
+    assert kept == pushed[1:3]  # as they were pushed
 
 
 def stop_when_settled(app, pusher):

@@ -6,48 +6,6 @@ import p2pmsg
 from p2pmsg.app import App
 
 
-def test_requests_of_one_topic_take_no_places_of_another(endpoint):
-    app, gate = App(), asyncio.Event()
-    most = running = 0
-
-    @app.responder(endpoint, "slow", concurrency=1)
-    async def slow(value):
-        nonlocal most, running
-        running += 1
-        most = max(most, running)
-        await gate.wait()
-        running -= 1
-        return value
-
-    @app.responder(endpoint, "fast", concurrency=2)
-    async def fast(value):
-        return value
-
-    async def main():
-        task = asyncio.create_task(app.serve())
-        async with p2pmsg.aio.Requester([endpoint]) as requester:
-            asked = [
-                asyncio.create_task(requester.request("slow", number, timeout=60))
-                for number in range(40)
-            ]
-            while not app.stats() or app.stats()[0].received < 3:
-                await asyncio.sleep(0.001)
-            answers = [await requester.request("fast", number, timeout=5) for number in range(3)]
-            while app.stats()[0].received < 40:
-                await asyncio.sleep(0.001)
-            gate.set()
-            answers += await asyncio.gather(*asked)
-        app.stop()
-        await task
-        return answers
-
-    answers = asyncio.run(asyncio.wait_for(main(), 60))
-
-    assert answers == [*range(3), *range(40)]
-    assert most == 1
-    assert [stats.handled for stats in app.stats()] == [40, 3]
-
-
 def test_more_requests_than_may_wait_are_left_to_be_asked_again(endpoint):
     app, gate, second_gate = App(), asyncio.Event(), asyncio.Event()
 

@@ -2,11 +2,9 @@
 
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import zmq
@@ -16,7 +14,6 @@ from p2pmsg.bridge import BridgeConfig
 from p2pmsg.errors import BindError, ConfigError
 from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
 
-HERE = Path(__file__).parent
 WAIT_MS = int(DEADLINE_S * 1000)
 
 
@@ -436,52 +433,6 @@ def test_what_has_come_already_is_passed_on_at_close(stranger, tmp_path):
 def test_what_does_not_go_together_is_named(ends, options, error, words):
     with pytest.raises(error, match=words):
         p2pmsg.Bridge(*ends, **options)
-
-
-@pytest.fixture(scope="session")
-def java_stranger(tmp_path_factory):
-    jar = Path(os.environ.get("P2PMSG_JEROMQ", "/usr/share/java/jeromq.jar"))
-    if not (shutil.which("javac") and shutil.which("java") and jar.exists()):
-        pytest.skip("javac or JeroMQ is not there (Debian: default-jdk-headless, libjeromq-java)")
-    folder = tmp_path_factory.mktemp("java")
-    source = HERE / "ZmqStranger.java"
-    subprocess.run(["javac", "-cp", jar, "-d", folder, source], check=True, timeout=120)
-    fast = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
-    return ["java", *fast, "-cp", f"{jar}:{folder}", "ZmqStranger"]
-
-
-@pytest.fixture
-def program(java_stranger, opened):
-    """Start a program with another ZeroMQ that sends, or prints, messages at an end of a bridge."""
-
-    def make(kind, end, count):
-        process = subprocess.Popen(
-            [*java_stranger, kind, place_of(end), str(count)], stdout=subprocess.PIPE
-        )
-        opened.callback(process.communicate)
-        opened.callback(process.kill)
-        return process
-
-    return make
-
-
-@pytest.mark.long
-def test_a_pub_in_another_language_becomes_a_stream(program, bridge, make_subscriber):
-    made = bridge("zmq+sub://127.0.0.1:0?bind=1", LOOPBACK)
-    program("pub", made.source, 100)
-    subscriber = make_subscriber(made.endpoint, topics=["t"], start="earliest")
-    assert values_of(subscriber, 100) == [b"%d" % number for number in range(100)]
-
-
-@pytest.mark.long
-def test_a_push_reaches_a_pull_in_another_language_through_a_queue(program, bridge, tmp_path):
-    inward = bridge("zmq+pull://127.0.0.1:0?bind=1", LOOPBACK, log=str(tmp_path / "log"))
-    outward = bridge(inward.endpoint, "zmq+push://127.0.0.1:0?bind=1")
-    program("push", inward.source, 100)
-    pull = program("pull", outward.target, 100)
-    lines = pull.stdout.read().splitlines()
-    assert sorted(lines) == sorted(b"t %d" % number for number in range(100))
-    eventually(lambda: inward.stats().ours.done == 100)
 
 
 def test_a_missing_extra_is_named(monkeypatch):

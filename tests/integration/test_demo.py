@@ -166,21 +166,6 @@ def test_ctrl_c_ends_all_processes(moment, tmp_path):
         assert not demo.processes()
 
 
-@pytest.mark.long
-@pytest.mark.spark
-@needs_spark
-def test_ctrl_c_ends_spark_too(tmp_path):
-    with command(tmp_path, "demo", "--trades", "20000") as demo:
-        # The three others, Spark's Python, and Java.
-        eventually(lambda: len(demo.processes()) >= 6)
-
-        demo.interrupt()
-
-        assert demo.wait(60) == 130
-        assert demo.errors() == ""
-        eventually(lambda: not demo.processes(), 60)
-
-
 WITH_SPARK = pytest.param(
     (), 6, marks=[pytest.mark.spark, needs_spark, pytest.mark.long], id="with Spark"
 )

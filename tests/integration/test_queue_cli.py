@@ -30,21 +30,6 @@ def test_each_line_is_a_job_and_the_exit_status_decides(tmp_path, place):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", [[], ["--acknowledge", "batch"]], ids=["queue", "pipeline"])
-def test_jobs_before_a_line_that_is_refused_are_done(tmp_path, place, mode):
-    bad = b"[" * 2000 + b"]" * 2000
-    with command(tmp_path, "push", place, "--json", *mode) as pushing:
-        pushing.write(b"1\n2\n" + bad + b"\n3\n")
-        eventually(lambda: "line 3: " in pushing.said())
-        pulled = run_here("pull", place, "--count", "2", *mode)
-        assert (pulled.returncode, pulled.stdout) == (0, b"1\n2\n")
-        assert pushing.wait() == 1
-    assert "p2pmsg push: line 3: is not JSON: it is nested too deeply\n" in pushing.errors()
-    assert "2 done" in pushing.errors()
-    assert "0 not done" in pushing.errors()
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(("end", "status"), [([], 0), (["--count", "9"], 143)])
 def test_a_pull_is_stopped_cleanly_unless_it_had_an_end_of_its_own(tmp_path, place, end, status):
     with p2pmsg.Pusher(place) as pusher, command(tmp_path, "pull", place, *end) as pulling:

@@ -1,13 +1,12 @@
 """Bridges with keys: at p2pmsg's end, and at a plain ZeroMQ end that speaks CURVE."""
 
 import logging
-import threading
 
 import pytest
 import zmq
 import zmq.utils.z85 as z85
 
-from p2pmsg import Bridge, Publisher, Puller, Pusher, Requester, Responder, Subscriber
+from p2pmsg import Bridge, Publisher, Puller, Pusher, Subscriber
 from p2pmsg.errors import AuthenticationError, ConfigError
 from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
 
@@ -64,28 +63,6 @@ def test_queues_and_requests_with_keys(peers, plain):
         with Puller(peers.pinned(bridge.endpoint, "bridge"), security=server) as puller:
             with puller.receive(DEADLINE_S) as job:
                 assert job.value == b"job"
-
-
-def test_requests_of_nanomsg_to_a_responder_with_keys(peers, tmp_path):
-    pynng = pytest.importorskip("pynng", reason="nanomsg needs pynng (extra nng)")
-    server, own = peers.security("server", "bridge"), peers.security("bridge", "server")
-    at = f"ipc://{tmp_path}/rep"
-    with Responder(LOOPBACK, {"zmq": bytes.upper}, security=server) as responder:
-        responder.start()
-        target = f"requests+{peers.pinned(responder.endpoint, 'server')}"
-        with Bridge(f"sp+rep+{at}?bind=1", target, security=own):
-            with pynng.Req0(dial=at, recv_timeout=60_000) as asking:
-                asking.send(b"yes")
-                assert asking.recv() == b"YES"
-    place = f"ipc://{tmp_path}/req"
-    with Bridge(LOOPBACK, f"sp+req+{place}?bind=1", security=own) as bridge:
-        with pynng.Rep0(dial=place, recv_timeout=60_000) as answering:
-            asked = peers.pinned(bridge.endpoint, "bridge")
-            with Requester(asked, security=server) as requester:
-                answer = threading.Thread(target=lambda: answering.send(answering.recv() + b"!"))
-                answer.start()
-                assert requester.request("zmq", b"no", timeout=DEADLINE_S) == b"no!"
-                answer.join()
 
 
 @pytest.mark.parametrize("pins", [True, False])

@@ -36,17 +36,6 @@ def test_events_of_a_publisher_with_keys_also_those_that_were_missed(peers):
                 assert values(events.messages(3)) == [1, 2, 3]
 
 
-def test_a_gateway_that_is_refused_says_so_and_heals(peers, caplog):
-    security, own = peers.security("pub"), peers.security("http")
-    with Publisher(LOOPBACK, security=security) as publisher:
-        publisher.publish("t", "first")
-        with serving([peers.pinned(publisher.endpoint, "pub")], security=own) as (port, _):
-            eventually(lambda: "http: " in caplog.text and "does not admit" in caplog.text)
-            assert ask(port, "GET", "/health")[0] == 503
-            security.known.add("http", peers.text("http"))
-            eventually(lambda: ask(port, "GET", "/health")[0] == 200)
-
-
 @pytest.mark.internal
 def test_webhooks_of_a_publisher_with_keys(peers, tmp_path, monkeypatch):
     monkeypatch.setattr(channel, "_AGAIN_S", 0.1)

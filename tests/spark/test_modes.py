@@ -5,7 +5,7 @@ import pytest
 import p2pmsg
 import spark_bridge
 from tests.endpoints import lasting_endpoint
-from tests.spark.streams import Collector, collect_now, read_stream, sealed, start
+from tests.spark.streams import Collector, collect_now, read_stream, sealed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -15,26 +15,6 @@ def feed(publisher):
     publisher.publish_many("t", [b"x"] * 100)
     sealed(publisher, "t", 100)
     return publisher
-
-
-def run_once(frame, checkpoint, sink):
-    query = start(frame, checkpoint, sink, once=True)
-    query.awaitTermination()
-    return query
-
-
-def test_once_reads_what_there_is_also_on_a_new_checkpoint(spark, feed, tmp_path):
-    sink = Collector()
-    frame = read_stream(spark, [feed.endpoint], startingOffsets="earliest")
-    query = run_once(frame, tmp_path, sink)
-    assert sink.offsets() == list(range(100))
-    assert query.lastProgress["numInputRows"] == 100
-    assert spark_bridge.lag_of(query.lastProgress).missing == 0
-
-    feed.publish_many("t", [b"x"] * 50)
-    sealed(feed, "t", 150)
-    run_once(frame, tmp_path, sink)
-    assert sink.offsets() == list(range(150))
 
 
 def test_a_first_batch_that_failed_is_read_again_from_where_it_began(spark, feed, tmp_path):

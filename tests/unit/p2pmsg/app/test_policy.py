@@ -37,6 +37,7 @@ def test_pauses_double_up_to_a_limit():
             "argument 'commit' of Subscriber",
         ),
         (lambda: App().worker("tcp://a:1", threads=2), "argument 'threads' of Puller"),
+        (lambda: App().worker("tcp://a:1", acknowledge="batch"), "argument 'acknowledge'"),
         (lambda: App().timer(0), "seconds"),
         (lambda: App().middleware(print), "middleware"),
         (lambda: App().on_start(lambda a, b: 0), "hook"),
