@@ -1,11 +1,9 @@
 """Constructors' keywords laid over a configuration."""
 
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import transports
@@ -15,7 +13,6 @@ from p2pmsg.config import OnEnd, OnFull, PublisherConfig, SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError, translated
 from p2pmsg.publisher.batch import PACKING_ERRORS, packing_error
 from p2pmsg.topics import check_topic
-from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
 Commit = Literal["explicit", "message"]
 TOPICS_BYTES_MAX: Final = 60_000
 """All topics of a subscriber go to the publisher in one request, which has 64 KiB at most."""
-_WILDCARD: Final = re.compile(r"(?<![^./])[*+>#](?![^./])")
-"""Alone between separators."""
 _FOREVER_S: Final = 1e9
 C = TypeVar("C", PublisherConfig, SubscriberConfig)
 
@@ -164,20 +159,9 @@ def check_topics(topics: str | Sequence[str] | None) -> list[str]:
         except MessageError as error:
             limit = f"topics, or prefixes ending in '*' ({error})"
             raise ConfigError("topics", limit, name) from error
-        _warn_of_wildcard(name)
     size = sum(len(name.encode()) + 3 for name in names)
     check("topics", size, size <= TOPICS_BYTES_MAX, f"of {TOPICS_BYTES_MAX} bytes at most")
     return names
-
-
-@lru_cache
-def _warn_of_wildcard(name: str) -> None:
-    """Warn, once, of a wildcard of MQTT, NATS or AMQP, which is a part of a name here."""
-    if found := _WILDCARD.search(name.removesuffix("*")):
-        ours = name[: found.start()] + "*"
-        _log.warning(
-            "the topic %r has no wildcard: only a '*' at the end is one, as in %r", name, ours
-        )
 
 
 def deadline(timeout: float | None) -> int | None:

@@ -13,7 +13,6 @@ import zmq
 
 import p2pmsg
 from p2pmsg import PublisherConfig, SubscriberConfig
-from tests.endpoints import free_port
 from tests.integration.peers import (
     DEADLINE_S,
     ROOT,
@@ -120,20 +119,6 @@ def test_a_subscriber_refuses(arguments, kind, text):
     with pytest.raises(kind) as refused:
         p2pmsg.Subscriber(**{"endpoints": "tcp://127.0.0.1:9", **arguments})
     assert text in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("foreign", "ours"),
-    [("a.*.b", "a.*"), ("a.>", "a.*"), ("a/#", "a/*"), ("a/+/b", "a/*"), ("#", "*")],
-)
-def test_a_wildcard_of_another_system_is_named(foreign, ours, caplog):
-    with p2pmsg.Subscriber(f"tcp://127.0.0.1:{free_port()}", topics=[foreign, "a>b", "c#", "d.*"]):
-        pass
-
-    warnings = [each.message for each in caplog.records if "wildcard" in each.message]
-    assert warnings == [
-        f"the topic {foreign!r} has no wildcard: only a '*' at the end is one, as in {ours!r}"
-    ]
 
 
 @pytest.mark.parametrize(("kind", "field", "value"), BAD_CONFIGS)
