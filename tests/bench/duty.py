@@ -8,7 +8,7 @@ from typing import Any
 
 import p2pmsg
 from p2pmsg import PublisherConfig, SubscriberConfig
-from tests.bench.harness import Children, gather
+from tests.bench.harness import Child, Children, gather
 from tests.bench.loads import SMALL_BYTES, TrialError, small_load
 from tests.bench.ours import (
     READY_SECONDS,
@@ -170,8 +170,6 @@ class ProxyRole:
         from p2pmsg.testing import TcpProxy
 
         self._proxy: Any = TcpProxy(target, frame_loss=frame_loss, seed=seed)
-        if hasattr(self._proxy, "__enter__"):
-            self._proxy.__enter__()
 
     def endpoint(self) -> str:
         return self._proxy.endpoint
@@ -195,13 +193,19 @@ def measure_repair(seconds: float, seed: int) -> dict[str, float]:
         return subscriber.call("repairs")
 
 
+def _joined(children: Children, role: type[OursRole] = OursRole) -> tuple[Child, Child]:
+    """Return a publisher, and a subscriber that has joined it."""
+    publisher = children.start(role)
+    subscriber = children.start(role, publisher.call("endpoint"))
+    subscriber.call("ready")
+    publisher.call("wait_ready")
+    return publisher, subscriber
+
+
 def measure_idle(seconds: float) -> dict[str, float]:
     """Percent of a core that each end takes after traffic has ended."""
     with Children() as children:
-        publisher = children.start(OursRole)
-        subscriber = children.start(OursRole, publisher.call("endpoint"))
-        subscriber.call("ready")
-        publisher.call("wait_ready")
+        publisher, subscriber = _joined(children)
         subscriber.begin("receive", TRAFFIC_COUNT)
         publisher.begin("publish", TRAFFIC_COUNT)
         gather([publisher, subscriber])
@@ -215,10 +219,7 @@ def measure_idle(seconds: float) -> dict[str, float]:
 def measure_idle_streams(seconds: float) -> dict[str, float]:
     """Percent of a core that each end takes for streams that had a message each, some time ago."""
     with Children() as children:
-        publisher = children.start(StreamsRole)
-        subscriber = children.start(StreamsRole, publisher.call("endpoint"))
-        subscriber.call("ready")
-        publisher.call("wait_ready")
+        publisher, subscriber = _joined(children, StreamsRole)
         subscriber.begin("receive_each")
         publisher.begin("publish_each")
         gather([publisher, subscriber])
@@ -233,10 +234,7 @@ def measure_idle_streams(seconds: float) -> dict[str, float]:
 def measure_memory(seconds: float) -> dict[str, float]:
     """Growth of both ends in bytes while the publisher floods a subscriber that never reads."""
     with Children() as children:
-        publisher = children.start(OursRole)
-        subscriber = children.start(OursRole, publisher.call("endpoint"))
-        subscriber.call("ready")
-        publisher.call("wait_ready")
+        publisher, subscriber = _joined(children)
         publisher.call("mark_memory")
         subscriber.call("mark_memory")
         count = publisher.call("flood", seconds, timeout=2 * FLOOD_SECONDS_MAX)

@@ -69,24 +69,28 @@ def _compared(
 
 
 class PacedSender:
-    """Sends numbered, stamped messages at an even pace, and sleeps in between."""
+    """Sends numbered, stamped messages at an even pace; it sleeps in between, unless it `spins`."""
 
-    def __init__(self, contender: Contender) -> None:
+    def __init__(self, contender: Contender, *, spins: bool = False) -> None:
         self._sender = contender.open_sender()
+        self._spins = spins
 
     def endpoint(self) -> str:
         return self._sender.endpoint
 
-    def wait_ready(self) -> None:
-        self._sender.wait_ready(1)
+    def wait_ready(self, count: int = 1) -> None:
+        self._sender.wait_ready(count)
 
     def send(self, count: int, rate: int) -> None:
         send, now_ns, sleep = self._sender.send_one, time.monotonic_ns, time.sleep
         start_ns = now_ns()
         for number in range(count):
-            left_ns = start_ns + number * 1_000_000_000 // rate - now_ns()
-            if left_ns > 0:
-                sleep(left_ns / 1e9)
+            due_ns = start_ns + number * 1_000_000_000 // rate
+            while (left_ns := due_ns - now_ns()) > 0:
+                if not self._spins:
+                    sleep(left_ns / 1e9)
+                elif left_ns > 200_000:
+                    sleep((left_ns - 100_000) / 1e9)
             send(_STAMP.pack(number, now_ns()) + _TAIL)
 
     def close(self) -> None:
@@ -114,11 +118,13 @@ class StampReader:
         self._receiver.close()
 
 
-def measure_one_way(plan: Plan, rate: int, contender: Contender) -> list[int]:
+def measure_one_way(
+    plan: Plan, rate: int, contender: Contender, sender_role: type[PacedSender] = PacedSender
+) -> list[int]:
     """Return how old each message was when it was received, in ns; not of the first tenth."""
     count = int(rate * max(plan.seconds, _SECONDS_MIN))
     with Children() as children:
-        sender = children.start(PacedSender, contender)
+        sender = children.start(sender_role, contender)
         reader = children.start(StampReader, contender, sender.call("endpoint"))
         reader.call("ready")
         sender.call("wait_ready")

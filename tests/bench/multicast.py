@@ -2,8 +2,6 @@
 
 import random
 import statistics
-import struct
-import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -19,11 +17,20 @@ from tests.bench.groups import (
     RawUdpSender,
     Wire,
     over,
-    pick_port,
     why_not,
 )
-from tests.bench.harness import Child, Children, Plan, call_all, gather, measure_throughput, say
-from tests.bench.loads import SMALL_BYTES, TrialError
+from tests.bench.harness import (
+    Child,
+    Children,
+    Contender,
+    Plan,
+    call_all,
+    gather,
+    measure_throughput,
+    say,
+)
+from tests.bench.latency import PacedSender, StampReader, measure_one_way
+from tests.bench.loads import TrialError
 from tests.bench.report import Goal, Row, compare_percentiles, duty_goal, rate_goal
 from tests.simulation.crowd import lose_one
 
@@ -103,15 +110,16 @@ def _run_lossy(wire: Wire, plan: Plan) -> Row:
 def _run_repairs(goal: Goal, receivers: int, wire: Wire, plan: Plan) -> Row:
     figures = []
     for _ in range(plan.run_count):
-        port = pick_port()
-        figures.append(measure_repairs(wire, port, receivers, REPAIR_LOSS, 3 * plan.seconds))
+        figures.append(measure_repairs(wire, receivers, REPAIR_LOSS, 3 * plan.seconds))
         say(f"{goal.what}: {figures[-1]:.1f} ms")
     return goal.measured(figures)
 
 
 def _run_latency(wire: Wire, plan: Plan) -> Iterator[Row]:
     def measure(ours: bool) -> list[int]:
-        return measure_latency(ours, wire, pick_port(), plan.seconds)
+        ends = (GroupSender, GroupReceiver) if ours else (RawUdpSender, RawUdpReceiver)
+        one = over(wire, "one way", *ends)
+        return measure_one_way(plan, LATENCY_RATE, one, SpinningSender)
 
     sides = partial(measure, True), partial(measure, False)
     return compare_percentiles("one-way latency", LATENCIES, *sides, plan.run_count)
@@ -119,46 +127,27 @@ def _run_latency(wire: Wire, plan: Plan) -> Iterator[Row]:
 
 def _run_traffic(wire: Wire, plan: Plan) -> Row:
     figures = [
-        measure_repair_traffic(wire, pick_port(), REPAIR_LOSS, 3 * plan.seconds)
-        for _ in range(plan.run_count)
+        measure_repair_traffic(wire, REPAIR_LOSS, 3 * plan.seconds) for _ in range(plan.run_count)
     ]
     return TRAFFIC.measured(figures, "what is lost counts repairs that were lost")
 
 
-TAIL = bytes(SMALL_BYTES - 16)
-_STAMP = struct.Struct("!Qq")
 LATENCY_RATE = 10_000
 REPAIR_RATE = 2_000
 
 
-class PacedSender:
-    """Sends numbered, stamped messages at an even pace; perhaps over a link that loses some."""
+class SpinningSender(PacedSender):
+    """Does not sleep in between; perhaps its messages go over a link that loses some."""
 
-    def __init__(self, kind: type, wire: Wire, port: int, link_loss: float = 0.0) -> None:
-        self._end = kind(wire, port)
-        self._link = LossyLink(self._end.publisher, link_loss) if link_loss else None
-
-    def wait_ready(self, count: int) -> None:
-        self._end.wait_ready(count)
-
-    def send(self, count: int, rate: int) -> None:
-        send_one, now_ns = self._end.send_one, time.monotonic_ns
-        start_ns = now_ns()
-        for number in range(count):
-            due_ns = start_ns + number * 1_000_000_000 // rate
-            while (left_ns := due_ns - now_ns()) > 0:
-                if left_ns > 200_000:
-                    time.sleep((left_ns - 100_000) / 1e9)
-            send_one(_STAMP.pack(number, now_ns()) + TAIL)
+    def __init__(self, contender: Contender, link_loss: float = 0.0) -> None:
+        super().__init__(contender, spins=True)
+        self._link = LossyLink(self._sender.publisher, link_loss) if link_loss else None
 
     def repair_ratio(self) -> float:
         """Bytes sent again for each byte that the link lost."""
         assert self._link is not None
-        stats = self._end.publisher.stats().multicast
+        stats = self._sender.publisher.stats().multicast
         return stats.bytes_repaired / max(1, self._link.lost_bytes)
-
-    def close(self) -> None:
-        self._end.close()
 
 
 class LossyLink:
@@ -185,81 +174,39 @@ class LossyLink:
         udp.send, udp.send_train = lossy_send, lossy_train
 
 
-class PacedReceiver:
-    """Receives and checks numbered messages, and reports how old they were."""
-
-    def __init__(self, kind: type, wire: Wire, port: int, *options: Any) -> None:
-        self._end = kind(wire, port, *options)
-
-    def receive(self, count: int) -> list[int]:
-        """Return the ages in ns."""
-        receive_one, now_ns, unpack = self._end.receive_one, time.monotonic_ns, _STAMP.unpack_from
-        ages: list[int] = []
-        for expected in range(count):
-            value = receive_one()
-            at_ns = now_ns()
-            number, sent_ns = unpack(value)
-            if number != expected:
-                raise TrialError(f"message {number} came where {expected} was due")
-            ages.append(at_ns - sent_ns)
-        return ages
+class RepairedReader(StampReader):
+    """Reports what was repaired."""
 
     def repairs(self) -> dict[str, float]:
-        stats = self._end.subscriber.stats()
+        stats = self._receiver.subscriber.stats()
         if stats.lost or not stats.balanced:
             raise TrialError(f"{stats.lost} messages were reported lost")
         found = stats.repair_latency
-        return {
-            "count": found.count,
-            "p50_ms": found.percentile(50) / 1e6,
-            "p99_ms": found.percentile(99) / 1e6,
-        }
-
-    def close(self) -> None:
-        self._end.close()
+        return {"count": found.count, "p99_ms": found.percentile(99) / 1e6}
 
 
-def measure_latency(ours: bool, wire: Wire, port: int, seconds: float) -> list[int]:
-    """Return how old messages were when they were received, in ns, at 10,000 a second."""
-    count = int(LATENCY_RATE * seconds)
-    sender = GroupSender if ours else RawUdpSender
-    receiver = GroupReceiver if ours else RawUdpReceiver
-    with Children() as children:
-        one = children.start(PacedSender, sender, wire, port)
-        one.call("ready")
-        two = children.start(PacedReceiver, receiver, wire, port)
-        one.begin("wait_ready", 1)
-        two.call("ready")
-        one.result()
-        two.begin("receive", count)
-        one.begin("send", count, LATENCY_RATE)
-        _, ages = gather([one, two])
-    return list(ages[count // 10 :])
-
-
-def measure_repairs(wire: Wire, port: int, receivers: int, loss: float, seconds: float) -> float:
+def measure_repairs(wire: Wire, receivers: int, loss: float, seconds: float) -> float:
     """99th percentile from gap to repair, in ms: the worst of the receivers."""
     count = int(REPAIR_RATE * seconds)
     with Children() as children:
-        _, others = _send_with_loss(children, wire, port, receivers, count, ends_loss=loss)
+        _, others = _send_with_loss(children, wire, receivers, count, ends_loss=loss)
         found = [other.call("repairs") for other in others]
     if min(one["count"] for one in found) < count * loss / 4:
         raise TrialError(f"hardly anything was lost: {found}")
     return max(one["p99_ms"] for one in found)
 
 
-def measure_repair_traffic(wire: Wire, port: int, loss: float, seconds: float) -> float:
+def measure_repair_traffic(wire: Wire, loss: float, seconds: float) -> float:
     """Bytes sent again for each byte that four receivers lost together."""
     count = int(REPAIR_RATE * seconds)
     with Children() as children:
-        sender, _ = _send_with_loss(children, wire, port, 4, count, link_loss=loss)
+        sender, _ = _send_with_loss(children, wire, 4, count, link_loss=loss)
         return float(sender.call("repair_ratio"))
 
 
 def _send_with_loss(
     children: Children,
     wire: Wire,
-    port: int,
     receivers: int,
     count: int,
     *,
@@ -267,11 +214,10 @@ def _send_with_loss(
     ends_loss: float = 0.0,
 ) -> tuple[Child, list[Child]]:
     """Send `count` messages, of which the link loses a part, or each receiver; return the ends."""
-    one = children.start(PacedSender, GroupSender, wire, port, link_loss)
-    others = [
-        children.start(PacedReceiver, GroupReceiver, wire, port, ends_loss)
-        for _ in range(receivers)
-    ]
+    ours = over(wire, "p2pmsg", GroupSender, GroupReceiver, loss=ends_loss)
+    one = children.start(SpinningSender, ours, link_loss)
+    endpoint = one.call("endpoint")
+    others = [children.start(RepairedReader, ours, endpoint) for _ in range(receivers)]
     one.begin("wait_ready", receivers)
     call_all(others, "ready")
     one.result()
