@@ -92,7 +92,6 @@ class SubscriberCore:
         subscriber: int,
         name: str,
         config: SubscriberConfig,
-        wait_for_repair: bool,
         rng: Random,
         now_ns: int,
         cursor: Resume | None = None,
@@ -116,7 +115,6 @@ class SubscriberCore:
             line.contacted = cursor is not None and cursor.contacted(index)
         self.receiver_config = ReceiverConfig(
             deadline=config.repair_timeout, reorder_bytes_max=config.receive_bytes,
-            wait_for_repair=wait_for_repair,
         )  # fmt: skip
         wait_ns = to_ns(config.second_line_wait)
         self.by_line = Redundancy(self.lines, wait_ns) if lines > 1 else None

@@ -115,7 +115,6 @@ class RelayingPeer(ServingPeer):
             subscriber=_random.getrandbits(64),
             name=self._name,
             config=receiving,
-            wait_for_repair=True,
             rng=Random(_random.getrandbits(64)),
             now_ns=time.monotonic_ns(),
             cursor=Resumption(self._core),

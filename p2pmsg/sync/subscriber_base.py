@@ -98,7 +98,7 @@ class SubscriberBase(NotCopied, ABC, Generic[T_co]):
         points = None if keeping is None else _open_cursor(keeping, _texts(places), names)
         self._core = SubscriberCore(
             topics=names, lines=len(places), start=first, subscriber=_random.getrandbits(64),
-            name=name, config=settings, wait_for_repair=True, policy=self._policy,
+            name=name, config=settings, policy=self._policy,
             types=self._types, rng=Random(_random.getrandbits(64)), now_ns=time.monotonic_ns(),
             cursor=points,
             datagram_lines=[at for at, place in enumerate(places) if place.is_datagram],

@@ -84,7 +84,7 @@ class PeerPair:
         self._subscriber = SubscriberCore(
             topics=list(topics), lines=1, start=parse_start("latest"), name="subscriber",
             subscriber=rng.getrandbits(64), config=SubscriberConfig(),
-            wait_for_repair=True, rng=rng, now_ns=now_ns,
+            rng=rng, now_ns=now_ns,
         )  # fmt: skip
         self._here, self._there = map(_End, socket.socketpair())
         self._prefixes = {*wire.topic_prefixes(topics or ["*"]), wire.control_prefix(Kind.WELCOME)}

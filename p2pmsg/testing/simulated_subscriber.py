@@ -48,6 +48,19 @@ class Place(Protocol):
 class SimulatedSubscriber:
     """A subscriber and its application; made by `Simulation.add_subscriber`.
 
+    Args:
+        name: of the subscriber.
+        network: carries the frames.
+        history: what was published.
+        publishers: whom it connects to.
+        topics: what it takes. Default: all.
+        start: as for `Subscriber`. Default: latest.
+        config: its settings. Default: `NetworkOptions.subscriber`.
+        policy: what to do about gaps. Default: wait.
+        reads: whether the application reads by itself. Otherwise it does in `take`. Default True.
+        cursor: of former subscribers, to go on with; see `Simulation.make_cursor`. Default: none.
+        types: of the values; the application reads them in `take`, then. Default: none.
+
     Attributes:
         name: of the subscriber, through all its incarnations.
         core: the real core, or None while it is dead.
@@ -74,9 +87,7 @@ class SimulatedSubscriber:
         *,
         topics: Sequence[str] = (),
         start: str | int | datetime = "latest",
-        wait_for_repair: bool = True,
         config: SubscriberConfig | None = None,
-        conflate: bool = False,
         policy: GapPolicy | None = None,
         reads: bool = True,
         cursor: SimulatedCursor | None = None,
@@ -87,9 +98,7 @@ class SimulatedSubscriber:
         self.publishers = [one for one in publishers if isinstance(one, SimulatedPublisher)]
         self.topics = list(topics)
         self.start = parse_start(start)
-        self.wait_for_repair = wait_for_repair
-        self.conflate = conflate or (policy is not None and policy.any_conflates)
-        self._policy = GapPolicy("latest") if conflate else policy
+        self.policy = policy or GapPolicy("wait")
         self._reads, self._types = reads, types
         self._network = network
         self.config = self._make_config(config or network.options.subscriber)
@@ -124,7 +133,11 @@ class SimulatedSubscriber:
         if len(self.publishers) < len(self.sources):
             deadline_ns //= 2  # a relay gives up before its subscribers do
         self.oracle = Oracle(
-            self.name, self._history, deadline_ns, conflate=self.conflate, types=self._types
+            self.name,
+            self._history,
+            deadline_ns,
+            conflate=self.policy.any_conflates,
+            types=self._types,
         )
         recorded = set() if self.cursor is None else self.cursor.recorded
         self.joins = {key: head for key, head in self.joins.items() if key[0] in recorded}
@@ -173,8 +186,7 @@ class SimulatedSubscriber:
             subscriber=self._network.rng.getrandbits(64),
             name=self.name,
             config=self.config,
-            wait_for_repair=self.wait_for_repair,
-            policy=self._policy,
+            policy=self.policy,
             types=self._types,
             rng=Random(self._network.rng.getrandbits(64)),
             now_ns=self._network.clock.now_ns,

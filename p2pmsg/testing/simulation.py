@@ -3,11 +3,9 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from typing import Any
 
-from p2pmsg.config import PublisherConfig, SubscriberConfig
-from p2pmsg.subscriber.policy import GapPolicy
-from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
+from p2pmsg.config import PublisherConfig
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.invariants import (
     final_violations,
@@ -145,47 +143,18 @@ class Simulation:
     def add_subscriber(
         self,
         publishers: "Sequence[SimulatedPublisher | SimulatedRelay] | None" = None,
-        *,
-        topics: Sequence[str] = (),
-        start: str | int | datetime = "latest",
-        wait_for_repair: bool = True,
-        config: SubscriberConfig | None = None,
-        conflate: bool = False,
-        policy: GapPolicy | None = None,
-        reads: bool = True,
-        cursor: SimulatedCursor | None = None,
-        types: ValueTypes = UNTYPED,
+        **options: Any,
     ) -> SimulatedSubscriber:
         """Add a subscriber and an application that reads what it gets.
 
         Args:
             publishers: whom it connects to, relays too. Default: all publishers that there are.
-            topics: what it takes. Default: all.
-            start: as for `Subscriber`.
-            wait_for_repair: False is what `on_gap="skip"` means.
-            config: its settings. Default: `NetworkOptions.subscriber`.
-            conflate: True is what `on_gap="latest"` means.
-            policy: what to do about gaps, topic by topic, in place of `conflate`.
-            reads: whether the application reads by itself. Otherwise it does in `take`.
-            cursor: of former subscribers, to go on with; see `make_cursor`.
-            types: of the values; the application reads them in `take`, then. Default: none.
+            options: as of `SimulatedSubscriber`.
 
         """
-        subscriber = SimulatedSubscriber(
-            f"s{len(self.subscribers)}",
-            self.network,
-            self._history,
-            self.publishers if publishers is None else publishers,
-            topics=topics,
-            start=start,
-            wait_for_repair=wait_for_repair,
-            config=config,
-            conflate=conflate,
-            policy=policy,
-            reads=reads,
-            cursor=cursor,
-            types=types,
-        )
+        name = f"s{len(self.subscribers)}"
+        places = self.publishers if publishers is None else publishers
+        subscriber = SimulatedSubscriber(name, self.network, self._history, places, **options)
         self.subscribers.append(subscriber)
         return subscriber
 

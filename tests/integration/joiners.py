@@ -45,7 +45,7 @@ class Joiner:
     def __init__(self, endpoint, number, topics=()):
         self.core = SubscriberCore(
             topics=list(topics), lines=1, start=Start("latest"), subscriber=number,
-            name=f"joiner {number}", config=SubscriberConfig(), wait_for_repair=True,
+            name=f"joiner {number}", config=SubscriberConfig(),
             rng=Random(number), now_ns=time.monotonic_ns(),
         )  # fmt: skip
         self.receiver = make_receiver(

@@ -1,5 +1,4 @@
 """Nothing that is denied comes by any way out: random rules, random questions, real cores.
-from tests.queues import job_queue
 
 The queue, its dead letters, and the requests of a publisher (echoes, heads, repairs, `$stats`) are
 asked by two users in turn while the rules change, and what they get is compared with a naive model.

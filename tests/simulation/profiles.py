@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.testing import Simulation
 from p2pmsg.testing.simulated_sending import WALL_NS
 from tests.simulation.faults import simulate
@@ -18,8 +19,7 @@ class Profile:
     options: dict[str, Any] = field(default_factory=dict)
     starts: tuple[Any, ...] = ("earliest", "latest")
     joiners: tuple[Any, ...] = ()
-    wait_for_repair: bool = True
-    conflate: bool = False
+    on_gap: str = "wait"
     publishers: int = 1
     lines: int = 1
     run_time: float = 0.4
@@ -56,7 +56,6 @@ MANY = {"loss": 0.2, "topics": 4, "messages_per_s": 100}
 
 PROFILES = {
     "clean": CLEAN,
-    "1 % lost": Profile({"loss": 0.01}),
     "10 % lost": Profile({"loss": 0.1}),
     "50 % lost": Profile({"loss": 0.5}),
     "twice and out of order": Profile({"duplication": 0.2, "reordering": 0.3, "loss": 0.02}),
@@ -82,31 +81,21 @@ PROFILES = {
     "many topics in little space": Profile(
         {**TIGHT, "topics": 12, "loss": 0.2, "replay_bytes": 10**6, "messages_per_s": 400}
     ),
-    "few heartbeats": Profile(
-        {
-            "topics": 12,
-            "loss": 0.1,
-            "heartbeats_per_s": 2,
-            "messages_per_s": 400,
-            "partitions_per_s": 1,
-            "partition_time": 1.0,
-        },
-        run_time=1.0,
-    ),
     "hardly any heartbeats": Profile(
         {"topics": 12, "loss": 0.1, "heartbeats_per_s": 0.05, "messages_per_s": 400}
     ),
     "everything": Profile(EVERYTHING, publishers=2),
     "everything in little space": Profile({**EVERYTHING, **TIGHT}),
     "two lines to each publisher": Profile({"loss": 0.2, "cuts_per_s": 5}, lines=2),
-    "everything, two lines": Profile(EVERYTHING, lines=2),
     "joins midway": Profile({"loss": 0.05}, joiners=("earliest", "latest", 5, "time")),
     "joins midway, little kept": Profile(
         {"loss": 0.05, "replay_bytes": 3000}, joiners=("earliest", "latest", 5, "time")
     ),
-    "skip": Profile({"loss": 0.1, "cuts_per_s": 4}, starts=("latest",), wait_for_repair=False),
-    "newest values": Profile({"loss": 0.1, "read_time": 0.005}, conflate=True),
-    "newest values, everything": Profile({**EVERYTHING, **TIGHT, "read_time": 0.01}, conflate=True),
+    "skip": Profile({"loss": 0.1, "cuts_per_s": 4}, starts=("latest",), on_gap="skip"),
+    "newest values": Profile({"loss": 0.1, "read_time": 0.005}, on_gap="latest"),
+    "newest values, everything": Profile(
+        {**EVERYTHING, **TIGHT, "read_time": 0.01}, on_gap="latest"
+    ),
     "many join at once": Profile(MANY, starts=("latest",), joiners=("latest", "earliest") * 6),
     "many join at once, little space": Profile(
         {**MANY, "queue_frames": 4, "cuts_per_s": 4, "read_time": 0.002},
@@ -123,19 +112,16 @@ SMALL = {**TIGHT, "bytes_max": 1500, "replay_bytes": 20_000}
 STOPPED = {"process_stops_per_s": 8, "process_stop_time": 0.1, "buffer_datagrams": 6}
 MULTICAST = {
     "clean": Profile(GROUP),
-    "1 % lost": Profile({**GROUP, "loss": 0.01}),
     "5 % lost": Profile({**GROUP, "loss": 0.05}),
     "20 % lost": Profile({**GROUP, "loss": 0.2}),
     "50 % lost": Profile({**GROUP, "loss": 0.5}),
     "all lose the same": Profile({**GROUP, "shared_loss": 0.1}, starts=("latest",) * 4),
     "nothing reaches it by UDP": Profile({**GROUP, "answers_loss": 1.0, "loss": 0.2}),
-    "bursts": Profile({**GROUP, "partitions_per_s": 20, "partition_time": 0.01}),
     "twice and out of order": Profile(
         {**GROUP, "duplication": 0.2, "reordering": 0.3, "loss": 0.02}
     ),
     "large messages": Profile({**GROUP, "loss": 0.1, "bytes_max": 3000}),
     "slow network": Profile({**GROUP, "delay": (0.04, 0.16), "loss": 0.05}),
-    "far network": Profile({**GROUP, "delay": (0.2, 0.5)}),
     "partitions": Profile({**GROUP, "partitions_per_s": 4, "partition_time": 0.15, "loss": 0.02}),
     "cuts": Profile({**GROUP, "cuts_per_s": 20, "loss": 0.02}),
     "dead data paths": Profile({**GROUP, **ONE_WAY, "loss": 0.05}, run_time=12.0),
@@ -153,7 +139,6 @@ MULTICAST = {
         {**GROUP, **SMALL, "read_stops_per_s": 4, "read_stop_time": 0.2, "loss": 0.05}
     ),
     "receiver stops": Profile({**GROUP, **STOPPED, "loss": 0.05}),
-    "receiver stops, little kept": Profile({**GROUP, **STOPPED, "replay_bytes": 2000}),
     "receiver stops, logs": Profile({**GROUP, **STOPPED, **LOGGED, "replay_bytes": 2000}),
     "slow reader in little space, logs": Profile(
         {**GROUP, **SMALL, **LOGGED, "read_time": 0.015, "bytes_max": 6000}
@@ -162,17 +147,14 @@ MULTICAST = {
     "everything in little space": Profile({**GROUP, **EVERYTHING, **SMALL}),
     "two lines to each publisher": Profile({**GROUP, "loss": 0.2}, lines=2),
     "joins midway": Profile({**GROUP, "loss": 0.05}, joiners=("earliest", "latest", 5, "time")),
-    "skip": Profile({**GROUP, "loss": 0.1}, starts=("latest",), wait_for_repair=False),
-    "newest values": Profile({**GROUP, "loss": 0.1, "read_time": 0.005}, conflate=True),
+    "skip": Profile({**GROUP, "loss": 0.1}, starts=("latest",), on_gap="skip"),
     "logs": Profile({**GROUP, **LOGGED}),
     "logs, little buffer": Profile(
         {**GROUP, **LOGGED, "replay_bytes": 2000}, joiners=("earliest", "latest", 5, "time")
     ),
     "logs, synced always": Profile({**GROUP, **LOGGED, "fsync": "always"}),
     "logs, systems crash": Profile({**GROUP, **LOGGED, "system_crashes": 1.0, "fsync": "never"}),
-    "logs, two lines": Profile({**GROUP, **LOGGED}, publishers=2, lines=2),
     "cursors": Profile({**GROUP, **RESUMED}, joiners=("earliest", "latest", 5, "time")),
-    "cursors, publishers crash": Profile({**GROUP, **RESUMED, "publisher_crashes_per_s": 5}),
     "logs and cursors": Profile({**GROUP, **LOGGED, **RESUMED}),
     "everything, logs and cursors": Profile(
         {**GROUP, **EVERYTHING, "log": True, "cursor": True, "system_crashes": 0.3}, publishers=2
@@ -207,8 +189,7 @@ def add_subscriber(simulation: Simulation, profile: Profile, start: Any) -> None
     simulation.add_subscriber(
         simulation.publishers * profile.lines,
         start=start,
-        wait_for_repair=profile.wait_for_repair,
-        conflate=profile.conflate,
+        policy=GapPolicy(profile.on_gap),
     )
 
 

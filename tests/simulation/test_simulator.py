@@ -20,9 +20,9 @@ def trace_of(profile, seed):
     return simulation.trace
 
 
-@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
-def test_the_same_seed_gives_the_same_trace(profile):
-    assert trace_of(profile, 5) == trace_of(profile, 5)
+@pytest.mark.parametrize("name", ["reader stops", "newest values, everything", "everything"])
+def test_the_same_seed_gives_the_same_trace(name):
+    assert trace_of(PROFILES[name], 5) == trace_of(PROFILES[name], 5)
 
 
 def test_another_seed_gives_another_trace():

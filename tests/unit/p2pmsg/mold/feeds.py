@@ -46,7 +46,6 @@ class Feeds:
             subscriber=1,
             name="",
             config=SubscriberConfig(**options),
-            wait_for_repair=True,
             rng=Still(1),
             now_ns=self.now_ns,
             cursor=cursor,

@@ -41,7 +41,7 @@ class Member:
         config = SubscriberConfig(receive_bytes=receive_bytes)
         self.core = SubscriberCore(
             topics=[], lines=1, start=parse_start(start), subscriber=1, name="", config=config,
-            wait_for_repair=True, rng=Random(1), now_ns=0, datagram_lines=[0],
+            rng=Random(1), now_ns=0, datagram_lines=[0],
             **options,
         )  # fmt: skip
         self.give(wire.control_frame(Kind.WELCOME, SESSION, Welcome("p", "tcp://h:1", 1.0, 1)))

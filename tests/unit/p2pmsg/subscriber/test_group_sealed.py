@@ -39,7 +39,7 @@ class SealedMember:
         )
         self.core = SubscriberCore(
             topics=[], lines=1, start=Start("earliest"), subscriber=1, name="",
-            config=SubscriberConfig(), wait_for_repair=True, rng=Random(1), now_ns=0,
+            config=SubscriberConfig(), rng=Random(1), now_ns=0,
             datagram_lines=[0],
         )  # fmt: skip
         self.core.use_seal()

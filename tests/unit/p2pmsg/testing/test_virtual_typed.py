@@ -1,7 +1,6 @@
 """Typed values and callbacks on a network in memory: as real subscribers treat them."""
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -48,17 +47,6 @@ def test_values_arrive_as_their_type(network):
     assert got == [*(Trade("BTC", float(n)) for n in range(300)), Trade("ETH", 2.0)]
 
 
-def test_topics_have_types_of_their_own(network):
-    publisher, subscriber = joined(network, types={"trades": Trade, "n*": int})
-    for topic, value in (("trades", {"symbol": "A", "price": 1.0}), ("n1", 7), ("other", {"a": 1})):
-        publisher.publish(topic, value)
-    network.drain()
-
-    assert {m.topic: m.value for m in subscriber} == {
-        "trades": Trade("A", 1.0), "n1": 7, "other": {"a": 1},
-    }  # fmt: skip
-
-
 def test_a_value_that_does_not_fit_is_raised_and_receiving_goes_on(network):
     publisher, subscriber = joined(network, type=Trade)
     publisher.publish_many("t", [Trade("A", 0.0), {"symbol": "A", "price": "x"}, Trade("A", 2.0)])
@@ -85,45 +73,6 @@ def test_a_value_that_does_not_fit_is_skipped_or_handed_over(network, given):
     assert [message.value for message in subscriber] == [0, 2]
     assert [error.item.sequence for error in errors] == ([] if given == "skip" else [1, 3])
     assert subscriber.stats().values_invalid == 2
-
-
-def test_a_value_that_does_not_fit_is_committed_as_others_are(network):
-    publisher = network.publisher()
-    for expected in ([0], [2]):
-        with network.subscriber(
-            publisher, cursor="c", commit="message", type=int, on_invalid="skip"
-        ) as subscriber:
-            publisher.wait_for_subscribers(1)
-            if expected == [0]:
-                publisher.publish_many("t", [0, "one", 2])
-            network.advance(5.0)
-            assert subscriber.receive().value == expected[0]
-
-
-def test_what_comes_late_may_not_fit_either():
-    network = VirtualNetwork(seed=3, reordering=0.5, delay=(0.001, 0.05))
-    errors = []
-    publisher, subscriber = joined(network, type=int, on_gap="skip", on_invalid=errors.append)
-    got = []
-    for n in range(400):
-        publisher.publish("t", n if n % 2 else str(n))
-        network.advance(0.002)
-        while True:
-            try:
-                got.append(subscriber.receive())
-            except TimeoutError:
-                break
-    network.heal()
-    network.drain()
-    got += subscriber
-
-    assert all(m.value == m.sequence for m in got)
-    stats = subscriber.stats()
-    assert (len(errors), len(got) + len(errors)) == (stats.values_invalid, stats.delivered)
-    assert stats.delivered + stats.lost == 400
-    assert any(m.late for m in got)
-    assert any(error.item.late for error in errors)
-    assert network._simulation.violations == []
 
 
 def test_objects_without_equality_and_nan_are_no_violation(network):
@@ -165,26 +114,6 @@ def test_callbacks_that_would_do_nothing_are_refused(network, name):
     with pytest.raises(p2pmsg.ConfigError, match="on_gap, on_end, on_invalid"):
         network.aio_subscriber(publisher, **{name: values})
     network.aio_subscriber(publisher, **{name: coroutine})
-
-
-def test_a_hidden_coroutine_is_logged(network, caplog):
-    async def keep(error):
-        raise AssertionError
-
-    publisher, subscriber = joined(network, type=int, on_invalid=lambda error: keep(error))
-    publisher.publish_many("t", ["a", 1])
-    network.drain()
-
-    with caplog.at_level(logging.ERROR):
-        assert [message.value for message in subscriber] == [1]
-    assert "nothing was done" in caplog.text
-
-
-def test_skipping_gaps_needs_the_newest_and_no_cursor(network):
-    publisher = network.publisher()
-    for options in ({"start": "earliest"}, {"cursor": "c"}):
-        with pytest.raises(p2pmsg.ConfigError, match="on_gap"):
-            network.subscriber(publisher, on_gap="skip", **options)
 
 
 def test_tasks_get_typed_values_and_coroutines_get_what_does_not_fit():
