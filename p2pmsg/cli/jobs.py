@@ -137,9 +137,12 @@ def pull(arguments: argparse.Namespace) -> int:
         arguments.endpoints, acknowledge=arguments.acknowledge, prefetch=arguments.prefetch,
         name=arguments.name, security=security_of(arguments),
     ) as puller:  # fmt: skip
-        results = [_do(job, arguments, by_batch) for job in _jobs(puller, arguments)]
+        status = 0
+        for job in _jobs(puller, arguments):
+            if not _do(job, arguments, by_batch):
+                status = 1
         puller.commit()
-    return 0 if all(results) else 1
+    return status
 
 
 def _jobs(puller: Puller, arguments: argparse.Namespace) -> Iterator[Job]:
@@ -178,7 +181,7 @@ def _do(job: Job, arguments: argparse.Namespace, by_batch: bool) -> bool:
         if job.state == "gone":
             _say_gone(job)
         return True
-    extend = partial(job.extend, _EXTEND_S)
+    extend = (lambda: None) if by_batch else partial(job.extend, _EXTEND_S)
     extend()
     wrong, status, _ = run_program(
         arguments.rest, job.value, timeout=arguments.job_timeout, environment=_environment(job),

@@ -5,7 +5,7 @@ from typing import Any, Final, Generic, Literal, Protocol, Self
 
 from p2pmsg import codec
 from p2pmsg.checks import at_least, check, time_to_wait
-from p2pmsg.errors import InvalidValueError
+from p2pmsg.errors import ConfigError, InvalidValueError
 from p2pmsg.message import T_co
 from p2pmsg.queue.frames import Detail
 from transports.own_log import own_log as _log
@@ -52,6 +52,15 @@ class _ByBatch(_Nobody):
     def ack(self, job: "Job") -> bool:
         return True
 
+    def reject(self, job: "Job", reason: str, delay: float | None) -> bool:
+        raise ConfigError("acknowledge", '"each" for jobs that are rejected or extended', "batch")
+
+    def discard(self, job: "Job", reason: str) -> bool:
+        return self.reject(job, reason, None)
+
+    def extend(self, job: "Job", seconds: float) -> bool:
+        return self.reject(job, "", None)
+
 
 BY_BATCH: Final = _ByBatch()
 
@@ -72,6 +81,8 @@ class Job(codec.Struct, Generic[T_co], gc=False):
 
     Used as a context manager (`with`, `async with`) it is acknowledged at the end of the block, or
     rejected if that raises; the exception goes on. What was done with it inside the block stays so.
+    By the batch (`acknowledge="batch"`) the block's end says nothing, and `reject`, `discard` and
+    `extend` raise `ConfigError`.
 
     A struct of msgspec, because one is made for every job: 80 ns, and a plain class takes 300.
 
@@ -217,7 +228,7 @@ class Job(codec.Struct, Generic[T_co], gc=False):
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         if kind is None and self._state in (HELD, GONE):
             self._origin.core.ack(self)
-        elif self._state == HELD and kind is not None:
+        elif self._state == HELD and kind is not None and self._origin.core is not BY_BATCH:
             self._origin.core.reject(self, f"{kind.__name__}: {error}", None)
 
     async def __aenter__(self) -> Self:

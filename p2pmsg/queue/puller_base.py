@@ -126,7 +126,8 @@ class PullerBase(ABC, Generic[T_co]):
         job.value = misfit.value
         error = InvalidValueError(f"job {job.sequence}", misfit.path, misfit.reason, job)
         self._misfits += 1
-        job.discard(str(error))
+        if isinstance(self._taker, EachTaker):
+            job.discard(str(error))
         report_invalid(error, self._on_invalid)
 
     def _commit(self) -> None:

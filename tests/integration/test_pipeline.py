@@ -240,6 +240,22 @@ def test_what_is_not_there_by_the_batch_is_refused_by_name(tmp_path, caplog):
         source.push("late")
 
 
+def test_a_job_by_the_batch_cannot_be_rejected_and_says_so():
+    with pusher() as source, puller(source.endpoint) as sink:
+        source.push_many(["a", "b"])
+        job = sink.receive(PATIENT_S)
+        for refused in (job.reject, job.discard, lambda: job.extend(1.0)):
+            with pytest.raises(p2pmsg.errors.ConfigError, match='acknowledge must be "each"'):
+                refused()
+        with pytest.raises(ZeroDivisionError), job:
+            raise ZeroDivisionError
+        assert job.ack()
+        assert sink.receive(PATIENT_S).value == "b"
+        sink.commit()
+        source.join(PATIENT_S)
+        assert source.stats().done == 2
+
+
 def test_frames_of_a_share_that_others_have_are_late():
     with (
         pusher(ack_timeout=0.5) as source,
