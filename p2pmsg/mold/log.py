@@ -82,7 +82,7 @@ class MoldLog:
         if self._log.syncs_first:
             self._log.next_deadline_ns(now_ns=time.monotonic_ns())
             if not self._log.sync(nullcontext()) and self._log.failed is None:
-                raise LogFailedError(self._log.broken or str(self._log.put_off))
+                raise LogFailedError(str(self._log.broken))
 
     def history(self, start: int, stop: int) -> Sequence[bytes]:
         """Return the messages from `start` on that are kept, of some frames, up to `stop`."""

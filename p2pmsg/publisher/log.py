@@ -29,7 +29,7 @@ from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.stats import LogStats
-    from recovery.log import LogConfig, LogReader, LogWriteError, LogWriter, TailSlot
+    from recovery.log import LogConfig, LogReader, LogWriter, TailSlot
 
 _MS: Final = 1_000_000
 AHEAD_MAX: Final = 16
@@ -39,10 +39,6 @@ _NOTHING: Final[Iterator[Kept]] = iter(())
 _Reading = tuple[bytes, int, str]
 SLOT_BYTES_MAX: Final = 256 * 1024
 """A batch that is gathered in the tail file is not larger; see `PublisherConfig.frame_bytes`."""
-SYNC_RETRY_NS: Final = 20 * _MS
-"""How long after a sync that could not be begun it is tried again."""
-OVERDUE_NS: Final = 1000 * _MS
-"""How long that goes on before it is reported to those who wait for it."""
 EXPIRE_NS: Final = 1000 * _MS
 """How often retention is looked at."""
 _LARGE_NS: Final = 20 * _MS
@@ -112,11 +108,10 @@ class PublisherLog:
         self.session = self._writer.session
         self.failed: str | None = None
         self.broken: str | None = None
-        place, on_disk = str(config.directory), "what is written is not on the disk meanwhile"
-        self._sync_trouble = Trouble(place, on_disk)
+        place = str(config.directory)
         self._expire_trouble = Trouble(place, "the log grows meanwhile")
         self._write_trouble = Trouble(place, "nothing new is accepted meanwhile")
-        self._troubles = self._write_trouble, self._sync_trouble, self._expire_trouble
+        self._troubles = self._write_trouble, self._expire_trouble
         self._now_ns = 0
         self.syncs_first = config.is_synced
         self.keeps_batches = not self.syncs_first and slot_bytes > 0
@@ -189,17 +184,6 @@ class PublisherLog:
     def copied(self) -> bool:
         """Whether the directory is a copy of the one that was written."""
         return self._writer.opened.copied
-
-    @property
-    def put_off(self) -> str | None:
-        """Why the last sync could not be done, and is tried again; None: it could."""
-        return self._sync_trouble.what
-
-    @property
-    def overdue(self) -> str | None:
-        """The same where it has gone on for a second, so that callers that wait for it raise."""
-        lasted_ns = self._sync_trouble.lasted_ns(now_ns=self._now_ns)
-        return self.put_off if lasted_ns >= OVERDUE_NS else None
 
     def take_slot(self) -> "TailSlot | None":
         """Return space for a stream's messages in the tail file; None where there is none now."""
@@ -338,11 +322,10 @@ class PublisherLog:
         if not waiting:
             self._sync_due_ns = None
             return None
-        if waiting >= FSYNC_BYTES and self.put_off is None:
+        if waiting >= FSYNC_BYTES:
             return now_ns
         if self._sync_due_ns is None:
-            wait_ns = 0 if self.syncs_first else self._interval_ns
-            self._sync_due_ns = now_ns + (wait_ns if self.put_off is None else SYNC_RETRY_NS)
+            self._sync_due_ns = now_ns + (0 if self.syncs_first else self._interval_ns)
         return self._sync_due_ns
 
     def sync(self, lock: AbstractContextManager[object]) -> bool:
@@ -352,10 +335,8 @@ class PublisherLog:
     def sync_steps(self, lock: AbstractContextManager[object]) -> Steps[bool]:
         """Bring what was written to the disk; the lock is held only before and after the waiting.
 
-        Where the fsync itself fails it is not tried again: the system has forgotten what it could
-        not write, and the next fsync would succeed without it. Whatever else goes wrong may pass,
-        and is tried again; see `put_off`. A second later that is `overdue`, and where frames wait
-        for the disk a log with `on_error="continue"` is gone on without.
+        Where that fails it is not tried again: the system has forgotten what it could not write,
+        and the next fsync would succeed without it.
 
         Returns:
             Whether what waited for the disk may go out now: it is there, or `on_error` is
@@ -372,22 +353,10 @@ class PublisherLog:
             with lock:
                 self._writer.end_sync(pending)
         except self._write_error as error:
-            return self._sync_failed(error)
-        self._sync_trouble.over()
-        return True
-
-    def _sync_failed(self, error: "LogWriteError") -> bool:
-        """Give up, or note that it is to be tried again; see `sync`."""
-        is_waited_for = self.syncs_first and self.config.on_error == "continue"
-        if not error.is_final and not (is_waited_for and self.overdue is not None):
-            self._errors += 1
-            self._sync_trouble.note(str(error), now_ns=self._now_ns)
-            return False
-        self._sync_trouble.what = None  # it is not tried again
-        try:
-            self._fail(error)
-        except LogFailedError as failure:
-            self.broken = str(failure)
+            try:
+                self._fail(error)
+            except LogFailedError as failure:
+                self.broken = str(failure)
         return self.broken is None
 
     def expire_steps(

@@ -229,21 +229,13 @@ class ServingRounds(ABC):
             count = len(self._core.unsynced)
             if due_ns is None and log.broken is None:
                 self._core.frames_synced(count)
-        is_put_off = due_ns is not None and due_ns > now_ns and log.put_off is not None
         try:
-            if due_ns is not None and due_ns <= now_ns:
-                is_put_off = not (yield from self._sync_now(log, count))
+            if due_ns is not None and due_ns <= now_ns and (yield from log.sync_steps(self._lock)):
+                with self._lock:
+                    self._core.frames_synced(count)
         finally:
-            if is_awaited and not (is_put_off and log.overdue is None):
-                self.acknowledgements.end(log.broken or failure or log.overdue)
-
-    def _sync_now(self, log: PublisherLog, count: int) -> Steps[bool]:
-        """Bring the log to the disk; False where that could not be begun, and is tried again."""
-        if (yield from log.sync_steps(self._lock)):
-            with self._lock:
-                self._core.frames_synced(count)
-            return True
-        return log.put_off is None
+            if is_awaited:
+                self.acknowledgements.end(log.broken or failure)
 
     def _seal_all(self, now_ns: int) -> str | None:
         """Append all that was accepted; return why that failed, or None."""

@@ -331,7 +331,7 @@ class LogWriter:
         """Take the result of a sync.
 
         Raises:
-            LogWriteError: it failed; unless `is_final`, the next one takes what this one should.
+            LogWriteError: it failed, permanently.
 
         """
         self._syncing = None
@@ -345,13 +345,12 @@ class LogWriter:
             for segment, size, _ in pending.parts:
                 self._on_synced(segment, size)
             return
+        # The system may have thrown away what it could not write: another fsync would say that all
+        # is well. So this is never said to be on the disk any more.
+        self._is_failed = True
         self._put_back(pending)
-        if isinstance(error, SyncFailedError):
-            # The system may have thrown away what it could not write: another fsync would say that
-            # all is well. So this is never said to be on the disk any more.
-            self._is_failed = True
-            for segment, size, _ in pending.parts:
-                segment.synced = max(size, segment.synced)
+        for segment, size, _ in pending.parts:
+            segment.synced = max(size, segment.synced)
         if isinstance(error, LogWriteError):
             raise error
         raise LogWriteError(f"the log {self._config.directory} cannot be forced to the disk", error)
