@@ -19,7 +19,7 @@ FAILURES_MAX: Final = 5
 _RETRY_NS: Final = 1_000_000_000
 """It is tried again after so long, then after twice the time, and so on: a network that breaks
 again and again does not soon take a good job away."""
-_FOUND_MAX: Final = 16
+_GIVEN_UP_MAX: Final = 16
 PIECE_BYTES: Final = 256
 """What a piece takes in addition to its body."""
 
@@ -47,19 +47,6 @@ class Aside(NamedTuple):
     due_ns: int
     puller: int
     """Where it was; another one is tried first."""
-
-
-class Found(NamedTuple):
-    """A piece that ended a connection each time that it was sent, for the log."""
-
-    piece: Piece
-    failures: int
-    """How often it failed alone; 0: it has several jobs, and is dealt in halves."""
-
-    @property
-    def is_given_up(self) -> bool:
-        """Whether it is not tried again."""
-        return self.failures >= FAILURES_MAX
 
 
 class Share:
@@ -134,7 +121,7 @@ class Dealer:
         jobs, bytes: accepted and not confirmed.
         done: jobs confirmed. redealt: jobs dealt again. refused: confirmations that cannot be.
         aside: jobs that ended connections, to be tried again. undeliverable: those given up.
-        found: pieces that ended connections, to be logged.
+        given_up: these, to be logged.
 
     """
 
@@ -146,7 +133,7 @@ class Dealer:
         self.jobs = self.bytes = self.done = self.redealt = self.refused = 0
         self.undeliverable = 0
         self.aside: list[Aside] = []
-        self.found: deque[Found] = deque(maxlen=_FOUND_MAX)
+        self.given_up: deque[Piece] = deque(maxlen=_GIVEN_UP_MAX)
         self._failures: dict[int, int] = {}
         """By the first sequence of pieces that may end connections; these are sent again alone."""
 
@@ -326,16 +313,15 @@ class Dealer:
         """Find out which job ends connections: return its halves, or note that it failed."""
         failures = self._failures.pop(piece.first, 0)
         if piece.jobs > 1:
-            self.found.append(Found(piece, 0))
             middle = piece.jobs // 2
             halves = [self._part(piece, 0, middle), self._part(piece, middle, piece.jobs)]
             self.bytes += sum(half.size for half in halves) - piece.size
             self._failures.update((half.first, 0) for half in halves)
             return halves
         failures += 1
-        self.found.append(Found(piece, failures))
         if failures >= FAILURES_MAX:
             self.undeliverable += 1
+            self.given_up.append(piece)
             self.jobs -= 1
             self.bytes -= piece.size
             return []

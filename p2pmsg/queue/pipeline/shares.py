@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Final
 import transports
 from p2pmsg.control import Denied, decoded
 from p2pmsg.queue.pipeline import frames
-from p2pmsg.queue.pipeline.dealing import FAILURES_MAX, Dealer, Found, Share
+from p2pmsg.queue.pipeline.dealing import FAILURES_MAX, Dealer, Share
 from p2pmsg.security.use import curve_server
 from p2pmsg.sync.lifecycle import zmq_context
-from p2pmsg.trouble import Rarely
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
 from transports.own_log import own_log as _log
 from transports.zmq_plain import ZmqPlainSocket
@@ -66,7 +65,6 @@ class Shares:
         self._made = 0
         self._probe_ns = self._probe_until_ns = 0
         self._logged_queue = False
-        self._found_logged, self._given_up_logged = Rarely(), Rarely()
         self.retransmitted = self.refused = self.invalid = 0
 
     @property
@@ -264,35 +262,19 @@ class Shares:
         for puller, number in list(self._pullers.items()):
             if number == share.id:
                 del self._pullers[puller]
-        while self._dealer.found:
-            self._say_found(share.name, self._dealer.found.popleft())
+        while self._dealer.given_up:
+            piece = self._dealer.given_up.popleft()
+            _log.error(
+                "job %d (%s bytes in a frame) is given up, since its puller's connection ended "
+                "each time that it came, %d times alone, last that of %r",
+                piece.first, f"{len(piece.body):,}", FAILURES_MAX, share.name,
+            )  # fmt: skip
         if jobs and why:
             noun = "job" if jobs == 1 else "jobs"
             goes = f"{'goes' if jobs == 1 else 'go'} to others"
             if not self._dealer.shares:
                 goes = f"{'waits' if jobs == 1 else 'wait'} for another one"
             _log.warning("the puller %r %s: its %d %s %s", share.name, why, jobs, noun, goes)
-
-    def _say_found(self, puller: str, found: Found) -> None:
-        """Log that a piece ended connections, once a minute; jobs that are given up likewise."""
-        first, jobs = found.piece.first, found.piece.jobs
-        what = f"job {first}" if jobs == 1 else f"jobs {first} to {first + jobs - 1}"
-        size = f"{len(found.piece.body):,} bytes in a frame"
-        if found.is_given_up:
-            if self._given_up_logged.is_due():
-                _log.error(
-                    "%s (%s) is given up, since its puller's connection ended each time that it "
-                    "came, %d times alone, last that of %r; given up until now: %d",
-                    what, size, found.failures, puller, self._dealer.undeliverable,
-                )  # fmt: skip
-        elif self._found_logged.is_due():
-            _log.warning(
-                "the connection of the puller %r ended each time that %s (%s) came: too large for "
-                "what is between? %s; the puller gets a new share, and others its jobs",
-                puller, what, size,
-                "They go out in halves" if jobs > 1
-                else f"It is tried {FAILURES_MAX} times in all, at other pullers first",
-            )  # fmt: skip
 
     def _reply(self, identity: bytes, frame: bytes) -> bool:
         """Send on the recovery channel; False where the puller is not reached."""
