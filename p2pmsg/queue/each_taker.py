@@ -101,8 +101,6 @@ class EachTaker:
         self._unanswered = Unanswered(
             "pusher", places, now_ns=_monotonic_ns(), usual="ROUTER", has_keys=security is not None
         )
-        self._judged = [(-1, 0)] * len(places)
-        """When each pusher was heard, and how many malformed frames had come by then."""
         self._turns = self._flushed_ns = self._ends_due_ns = 0
 
     def _connect(
@@ -271,18 +269,9 @@ class EachTaker:
         return self.wait_ms()
 
     def _last_byte_ns(self, at: int, now_ns: int) -> int:
-        """Return when a pusher was last heard, or the last byte of a frame came that is not whole.
-
-        Where malformed frames came since, such bytes are no sign of it.
-        """
-        core = self._cores[at]
-        malformed = sum(core.invalid.values())
-        if self._judged[at][0] != core.last_heard_ns:
-            self._judged[at] = core.last_heard_ns, malformed
+        """Return when a pusher was last heard, or a byte of a frame that is not whole came."""
         came_ns = self._clients[at].last_byte_ns(now_ns)
-        if came_ns is None or self._judged[at][1] != malformed:
-            return core.last_heard_ns
-        return max(core.last_heard_ns, came_ns)
+        return max(self._cores[at].last_heard_ns, came_ns or 0)
 
     def _check_access_rules(self, now_ns: int) -> None:
         """Do what follows from rights that have changed, and note what is denied."""

@@ -325,30 +325,20 @@ class FileJournal:
         state.missing += state.next_sequence - start
 
     def _warn_of_missing(self, state: JournalState, start: int) -> None:
-        stop = state.next_sequence
-        left_out = (
-            f"sequences {start} to {stop - 1} are left out"
-            if stop > start
-            else ("no sequence is used twice")
-        )
         if state.is_copy:
-            _log.warning(
-                "%s: this log was restored from a copy: what was pushed or done since then is not "
-                "in it. It goes on as a new session, so that no job is taken for another one",
-                self._folder,
-            )
+            why = "this log was restored from a copy, and goes on as a new session"
         elif state.has_crashed:
-            _log.warning(
-                "%s: the operating system crashed, and what was pushed or done right before may be "
-                "missing: %s, so that none is used twice",
-                self._folder, left_out,
-            )  # fmt: skip
+            why = "the operating system crashed"
         elif state.is_short:
-            _log.warning(
-                "%s: the log is shorter than its last process left it, and what was pushed or done "
-                "last is missing: %s. Those that were not done are lost",
-                self._folder, left_out,
-            )  # fmt: skip
+            why = "the log is shorter than its last process left it"
+        else:
+            return
+        stop = state.next_sequence
+        left_out = f": sequences {start} to {stop - 1} are left out" if stop > start else ""
+        _log.warning(
+            "%s: %s: what was pushed or done last may be missing%s, and no sequence is used twice. "
+            "Those that were not done are lost", self._folder, why, left_out,
+        )  # fmt: skip
 
     def _learn(self, state: JournalState) -> None:
         """Note what is of use, so that compaction knows; sizes are about right."""
