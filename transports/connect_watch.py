@@ -5,21 +5,19 @@ or by protocol. Where the other side only hangs up (it does so when it cannot re
 encrypted for another key), libzmq connects again every 50 ms. Its monitor reports all of it.
 """
 
-import struct
 import time
 from dataclasses import replace
-from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import zmq
 
+from transports.monitor import Monitor
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from transports.context import Context, Socket
     from transports.curve import CurveClient
 
-_EVENT: Final = struct.Struct("=hi")
 _CONNECTED: Final = int(zmq.EVENT_CONNECTED)
 _TRIES: Final = _CONNECTED | int(zmq.EVENT_CONNECT_DELAYED | zmq.EVENT_CONNECT_RETRIED)
 _FAILED_AUTH: Final = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
@@ -42,9 +40,6 @@ _AGAIN_MAX_NS: Final = 2_000_000_000
 """How long until a refused connection is tried again: at first, then twice as long, and at most. It
 is as long as somebody waits whose key has just been admitted."""
 _LOG_AGAIN_NS: Final = 60_000_000_000
-_NOBLOCK: Final = int(zmq.NOBLOCK)
-_POLLIN: Final = int(zmq.POLLIN)
-_numbers: Final = count()
 
 
 class ConnectWatch:
@@ -76,7 +71,6 @@ class ConnectWatch:
         endpoint: str,
         curve: "CurveClient | None" = None,
     ) -> None:
-        address = f"inproc://p2pmsg-connect-monitor-{next(_numbers)}"
         self._endpoint = endpoint
         self.curve = curve
         self._broke_ns = self._ended_ns = 0
@@ -87,18 +81,8 @@ class ConnectWatch:
         self.fd = -1
         self.refusal = ""
         self.refusals = self.connections = self._refusals_seen = 0
-        # ZeroMQ's thread waits, and all sockets of the process with it, where nobody could take
-        # what it reports: so who takes it comes first.
-        self._monitor: Socket = context.socket(zmq.PAIR)
-        try:
-            self._monitor.set(zmq.RCVHWM, 0)  # at most a few events a second, with RECONNECT_IVL
-            self._monitor.connect(address)
-            socket.monitor(address, _TRIES | _ENDED | _JOINED)
-        except BaseException:
-            if not socket.closed:
-                socket.disable_monitor()
-            self._monitor.close(linger=0)
-            raise
+        # At most a few events a second, with RECONNECT_IVL.
+        self._monitor = Monitor(socket, context, _TRIES | _ENDED | _JOINED)
 
     def has_given_up(self) -> bool:
         """Read what happened; return whether ZeroMQ does not connect any more."""
@@ -158,18 +142,15 @@ class ConnectWatch:
         return wait_ns
 
     def close(self) -> None:
-        """Stop following; the socket's own monitor is ended by its owner."""
-        self._monitor.close(linger=0)
+        """Stop following; before the socket is closed."""
+        self._monitor.close()
 
     def _read(self, now_ns: int) -> None:
-        monitor = self._monitor
         for _ in range(_EVENTS_PER_LOOK):
-            try:
-                if not int(monitor.get(zmq.EVENTS)) & _POLLIN:  # quicker than a refusal by `recv`
-                    return
-                what, value = _EVENT.unpack(monitor.recv_multipart(_NOBLOCK)[0])
-            except (zmq.ZMQError, struct.error):
+            event = self._monitor.read()
+            if event is None:
                 return
+            what, value = event
             self._ended_ns = now_ns if what == zmq.EVENT_DISCONNECTED and self.connected else 0
             if what & _JOINED:
                 if self.refusal:

@@ -7,15 +7,14 @@ libzmq then finds the connection ended and closes it.
 
 import _socket  # not `socket`: when one is needed, no descriptor may be left to import that
 import resource
-import struct
 import time
 from collections.abc import Callable
-from itertools import count
 from typing import Final
 
 import zmq
 
 from transports.context import Context, Socket
+from transports.monitor import Monitor
 from transports.own_log import own_log as _log
 from transports.platform import open_files
 
@@ -39,17 +38,13 @@ that another one has already count for who takes them up, too. Below it they wou
 _COUNTED_AGAIN_S: Final = 0.2
 _UPDATE_NS: Final = 5_000_000
 _LOG_AGAIN_S: Final = 60.0
-_EVENT: Final = struct.Struct("=hi")
 _EVENTS: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
 """Not EVENT_ACCEPT_FAILED: with no descriptor left libzmq reports 600,000 of them a second, more
 than can be read, and what ends connections comes after them."""
 _HANDSHAKE_FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 _ACCEPTED: Final = int(zmq.EVENT_ACCEPTED)
 _DISCONNECTED: Final = int(zmq.EVENT_DISCONNECTED)
-_NOBLOCK: Final = int(zmq.NOBLOCK)
-_POLLIN: Final = int(zmq.POLLIN)
 _EVENTS_PER_CALL: Final = 4096
-_numbers: Final = count()
 
 
 def _spared(limit: int) -> int:
@@ -157,14 +152,9 @@ class Connections:
         self._sees_shared = False
         self._port: int | None = None
         self._due_ns = 0
-        address = f"inproc://p2pmsg-monitor-{next(_numbers)}"
-        socket.monitor(address, _EVENTS | _HANDSHAKE_FAILED if secure else _EVENTS)
-        self._monitor: Socket = context.socket(zmq.PAIR)
-        # Without a bound: libzmq's thread would wait for space here, and do nothing else. What it
-        # reports is bounded by the connections between two calls of `update`.
-        self._monitor.set(zmq.RCVHWM, 0)
-        self._monitor.connect(address)
-        self.fd = int(self._monitor.get(zmq.FD))
+        # What is reported is bounded by the connections between two calls of `update`.
+        self._monitor = Monitor(socket, context, _EVENTS | _HANDSHAKE_FAILED if secure else _EVENTS)
+        self.fd = self._monitor.fd
 
     def __len__(self) -> int:
         return len(self._open)
@@ -190,14 +180,11 @@ class Connections:
 
     def _read_monitor(self) -> bool:
         """Take what was reported; return whether there may be more."""
-        monitor = self._monitor
         for _ in range(_EVENTS_PER_CALL):
-            try:
-                if not int(monitor.get(zmq.EVENTS)) & _POLLIN:  # quicker than a refusal by `recv`
-                    return False
-                what, value = _EVENT.unpack(monitor.recv_multipart(_NOBLOCK)[0])
-            except (zmq.ZMQError, struct.error):
+            event = self._monitor.read()
+            if event is None:
                 return False
+            what, value = event
             if what == _ACCEPTED:
                 self._forget(value)  # should its end have gone unnoticed
                 self._open[value] = [0, 0]
@@ -265,9 +252,7 @@ class Connections:
             return
         for fd in list(self._open):
             self._forget(fd)
-        if not self._socket.closed:
-            self._socket.disable_monitor()
-        self._monitor.close(linger=0)
+        self._monitor.close()
 
     def _refuse(self, fd: int, why: str) -> None:
         self.refused += 1

@@ -16,6 +16,7 @@ It behaves as the ZeroMQ sockets do, so far as the protocols above can see:
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from transports.endpoint import Endpoint, as_endpoint
@@ -27,54 +28,33 @@ SUBSCRIPTIONS_MAX: Final = 1000
 """How many unread notes on subscriptions a sender keeps; the oldest go first."""
 
 
+@dataclass(slots=True, eq=False)
 class Link:
-    """One direction of one connection.
+    """One direction of one connection."""
 
-    Attributes:
-        kind: which channel and direction.
-        source: the name of the socket that sends.
-        target: the name of the socket that receives.
-        connected: False forever once the connection is cut; another connection has other links.
-        in_flight: how many frames were sent and neither arrived nor were lost yet.
-        waiting: how many frames arrived and were not received yet.
-        overflowed: how many frames arrived where there was no space.
-
-    """
-
-    __slots__ = (
-        "_arrived",
-        "_space_frames",
-        "connected",
-        "in_flight",
-        "kind",
-        "overflowed",
-        "source",
-        "target",
-        "waiting",
-    )
-
-    def __init__(
-        self,
-        kind: Literal["data", "request", "reply"],
-        source: str,
-        target: str,
-        space_frames: int,
-        arrived: "Callable[[Link, bytes], bool]",
-    ) -> None:
-        self.kind = kind
-        self.source = source
-        self.target = target
-        self.connected = True
-        self.in_flight = 0
-        self.waiting = 0
-        self.overflowed = 0
-        self._space_frames = space_frames
-        self._arrived = arrived
+    kind: Literal["data", "request", "reply"]
+    """Which channel and direction."""
+    source: str
+    """The name of the socket that sends."""
+    target: str
+    """The name of the socket that receives."""
+    space_frames: int
+    """How many frames may be in flight or wait."""
+    arrived: "Callable[[Link, bytes], bool]"
+    """Takes a frame at its target; returns whether it waits there."""
+    connected: bool = True
+    """False forever once the connection is cut; another connection has other links."""
+    in_flight: int = 0
+    """How many frames were sent and neither arrived nor were lost yet."""
+    waiting: int = 0
+    """How many frames arrived and were not received yet."""
+    overflowed: int = 0
+    """How many frames arrived where there was no space."""
 
     @property
     def is_full(self) -> bool:
         """Whether the next frame has no space."""
-        return self.in_flight + self.waiting >= self._space_frames
+        return self.in_flight + self.waiting >= self.space_frames
 
     def arrive(self, frame: bytes) -> None:
         """Let a frame arrive; on a link that was cut, nothing happens."""
@@ -83,7 +63,7 @@ class Link:
             return
         if self.is_full:
             self.overflowed += 1
-        elif self._arrived(self, frame):
+        elif self.arrived(self, frame):
             self.waiting += 1
 
     def lose(self) -> None:
@@ -372,15 +352,8 @@ class MemoryReceiver(MemoryClient):
 
     channel = "data"
 
-    def __init__(
-        self,
-        endpoint: str | Endpoint,
-        *,
-        network: MemoryNetwork,
-        queue_frames: int = QUEUE_FRAMES,
-        name: str = "",
-    ) -> None:
-        super().__init__(endpoint, network=network, queue_frames=queue_frames, name=name)
+    def __init__(self, endpoint: str | Endpoint, **options: Any) -> None:
+        super().__init__(endpoint, **options)
         self._prefixes: Counter[bytes] = Counter()
         self._prefix_tuple: tuple[bytes, ...] | None = None
 
@@ -493,15 +466,8 @@ class MemoryRecoveryClient(MemoryClient):
 
     channel = "recovery"
 
-    def __init__(
-        self,
-        endpoint: str | Endpoint,
-        *,
-        network: MemoryNetwork,
-        queue_frames: int = QUEUE_FRAMES,
-        name: str = "",
-    ) -> None:
-        super().__init__(endpoint, network=network, queue_frames=queue_frames, name=name)
+    def __init__(self, endpoint: str | Endpoint, **options: Any) -> None:
+        super().__init__(endpoint, **options)
         self._unsent: deque[bytes] = deque()
 
     def send(self, frame: bytes) -> bool:

@@ -366,10 +366,6 @@ class ZmqConnectingSocket(ZmqSocket):
         fd = watch.connection_fd()
         name = None if fd is None else connection_of(fd)
         self._source = None if fd is None or name is None else (fd, name)
-        try:
-            self.socket.disable_monitor()
-        except zmq.ZMQError:
-            pass  # it was closed by another thread
         self._watch, self._is_learning = None, False
         watch.close()
 
@@ -441,8 +437,7 @@ class ZmqConnectingSocket(ZmqSocket):
 
     def close(self, linger_ms: int = 0) -> None:
         """Do as `ZmqSocket.close`."""
-        if self._watch is not None and not self.socket.closed:
-            self.socket.disable_monitor()
+        if self._watch is not None:
             self._watch.close()
         super().close(linger_ms)
 
