@@ -13,7 +13,7 @@ The options of datagrams, after the `?`:
 =============  =========================  ======================================================
 option         value                      meaning
 =============  =========================  ======================================================
-``interface``  name or address            where a group is joined, and where datagrams leave
+``interface``  name or IPv4 address       where a group is joined, and where datagrams leave
 ``ttl``        0 to 255                   how many routers they may pass; 1: none. Default: 1 to a
                                           group; to one address the system's, which has to be 1
                                           at least where it is given

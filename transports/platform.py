@@ -31,7 +31,6 @@ SO_RCVBUFFORCE: Final = 33 if IS_LINUX else None
 IP_MTU: Final = 14
 IPV6_MTU: Final = 24
 SIOCGIFADDR: Final = 0x8915
-SIOCGIFMTU: Final = 0x8921
 _IPPROTO_TCP: Final = 6
 _TCP_INFO: Final = 11
 _COUNT: Final = struct.Struct("=i")

@@ -11,8 +11,8 @@ import fcntl
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +24,6 @@ from transports.platform import (
     IP_MTU,
     IPV6_MTU,
     SIOCGIFADDR,
-    SIOCGIFMTU,
     SO_BINDTOIFINDEX,
     SO_MEMINFO,
     SO_RCVBUFFORCE,
@@ -32,7 +31,6 @@ from transports.platform import (
     SO_SNDBUFFORCE,
     UDP_GRO,
     UDP_SEGMENT,
-    read_proc,
 )
 
 DATAGRAM_BYTES_MAX: Final = 65_507
@@ -146,6 +144,9 @@ class UdpSender(_UdpSocket):
             raise EndpointError(str(parsed), "option", reason)
         super().__init__(parsed)
         place = self._place
+        if place.family == socket.AF_INET and place.interface_index and not place.interface_address:
+            reason = f"interface {parsed.option('interface')!r} has no IPv4 address to send from"
+            raise EndpointError(str(parsed), "option", reason)
         self._address = place.address
         self.datagram_bytes = _datagram_bytes(place)
         try:
@@ -186,9 +187,7 @@ class UdpSender(_UdpSocket):
         if local[0] not in ("0.0.0.0", "::"):
             return local
         try:
-            with _make_socket(self._place) as probe:
-                _set_outgoing(probe, self._place)
-                probe.connect(self._address)
+            with _probe(self._place) as probe:
                 found: Address = probe.getsockname()
         except OSError:
             return None
@@ -280,7 +279,7 @@ class UdpSender(_UdpSocket):
 
     def _set_again(self) -> None:
         """Send through the interface that has the name, or address, now: it may be another one."""
-        place = _check_again(self._endpoint, self._place)
+        place = _place_at(self._endpoint, self._place.family, self._place.address)
         _set_outgoing(self.socket, place)
         self._place, self._address = place, place.address
 
@@ -366,8 +365,8 @@ class UdpReceiver(_UdpSocket):
         with suppress(OSError):  # the interface is away; the membership may be, too
             _change_membership(self.socket, self._place, join=False)
         try:
-            place = _check_again(self._endpoint, self._place)
-            if place.address != self._place.address and place.is_link_local:
+            place = _place_at(self._endpoint, self._place.family, self._place.address)
+            if place.address != self._place.address:  # IPv6: the socket is bound to the former one
                 self.socket.setsockopt(socket.SOL_SOCKET, SO_BINDTOIFINDEX, place.interface_index)
             self._place = place
             _change_membership(self.socket, place, join=True)
@@ -476,14 +475,6 @@ class _Place:
     """None: the system's choice, which for a group is 1."""
     loopback: bool
 
-    @property
-    def is_link_local(self) -> bool:
-        """Whether the address, an IPv6 one, means another place at each interface."""
-        if self.family != socket.AF_INET6:
-            return False
-        packed = socket.inet_pton(self.family, self.address[0].partition("%")[0])
-        return packed[0] == 0xFF and packed[1] & 0x0F in (1, 2)
-
 
 def _resolve(endpoint: Endpoint) -> _Place:
     """Look up the host and the interface of a datagram endpoint.
@@ -506,29 +497,8 @@ def _resolve(endpoint: Endpoint) -> _Place:
     return _place_at(endpoint, family, address)
 
 
-def _check_again(endpoint: Endpoint, place: _Place) -> _Place:
-    """Look up the interface of an endpoint again; a host's name stays where it was found.
-
-    Raises:
-        EndpointError: the interface is away.
-
-    """
-    address = place.address
-    with suppress(OSError):
-        flags = socket.AI_NUMERICHOST
-        host = endpoint.host.partition("%")[0]
-        found = socket.getaddrinfo(
-            host, endpoint.port, place.family, socket.SOCK_DGRAM, flags=flags
-        )
-        address = found[0][4]
-    return _place_at(endpoint, place.family, address)
-
-
 def _place_at(endpoint: Endpoint, family: socket.AddressFamily, address: Address) -> _Place:
     index, local = _interface(endpoint, family)
-    zone = endpoint.host.partition("%")[2]
-    if zone:
-        index = _zone_index(endpoint, zone, index)
     if family == socket.AF_INET6 and index:
         address = (*address[:3], index)
     ttl = endpoint.option("ttl")
@@ -543,67 +513,40 @@ def _place_at(endpoint: Endpoint, family: socket.AddressFamily, address: Address
     )
 
 
-def _zone_index(endpoint: Endpoint, zone: str, index: int) -> int:
-    """Return the interface that a zone names, for any scope; `index`: what the option says."""
-    # getaddrinfo takes names of interfaces for link-local addresses only.
-    try:
-        found = int(zone) if zone.isascii() and zone.isdigit() else socket.if_nametoindex(zone)
-    except (OSError, ValueError) as error:
-        known = ", ".join(name for _, name in socket.if_nameindex())
-        reason = f"zone {zone!r} is no interface (known: {known})"
-        raise EndpointError(str(endpoint), "host", reason) from error
-    if index not in (0, found):
-        reason = f"zone {zone!r} and interface {endpoint.option('interface')!r} are two interfaces"
-        raise EndpointError(str(endpoint), "option", reason)
-    return found
-
-
 def _interface(endpoint: Endpoint, family: socket.AddressFamily) -> tuple[int, str]:
-    """Return (index, IPv4 address) of the interface that the endpoint names."""
-    name = endpoint.option("interface")
-    if not name:
+    """Return (index, IPv4 address) of the interface that the option names, or the zone of the host.
+
+    Of one that is named by its IPv4 address the system finds the index.
+    """
+    zone, name = endpoint.host.partition("%")[2], endpoint.option("interface")
+    if zone and name:
+        reason = f"the zone {zone!r} names the interface: interface={name} is one too many"
+        raise EndpointError(str(endpoint), "option", reason)
+    if not zone and not name:
         return 0, ""
-    names = {known: index for index, known in socket.if_nameindex()}
+    is_ipv4 = family == socket.AF_INET
+    if is_ipv4 and is_address(name):
+        return 0, name
     try:
-        if not is_address(name):
-            if name not in names:
-                raise OSError(f"known: {', '.join(names)}")
-            return names[name], _address_of(name) if family == socket.AF_INET else ""
-        if (":" in name) == (family == socket.AF_INET6):
-            index = next((i for known, i in names.items() if name in _addresses_of(known)), 0)
-            if index or family == socket.AF_INET:
-                return index, name if family == socket.AF_INET else ""
-        raise OSError("no interface has this address")
-    except OSError as error:
-        reason = f"interface {name!r} cannot be used ({error})"
+        # getaddrinfo takes names of interfaces for link-local addresses only.
+        name = socket.if_indextoname(int(zone)) if zone.isdecimal() else zone or name
+        return socket.if_nametoindex(name), _address_of(name) if is_ipv4 else ""
+    except (OSError, OverflowError) as error:
+        known = ", ".join(name for _, name in socket.if_nameindex())
+        reason = f"interface {zone or name!r} cannot be used ({error}; known: {known})"
         raise EndpointError(str(endpoint), "option", reason) from error
 
 
-def _ioctl(name: str, request: int) -> bytes:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))
-
-
 def _address_of(name: str) -> str:
-    """Return the IPv4 address of an interface; `OSError` where it has none, as before DHCP."""
-    try:
-        return socket.inet_ntoa(_ioctl(name, SIOCGIFADDR)[20:24])
-    except OSError as error:
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise OSError("it has no IPv4 address") from error
-        raise
-
-
-def _addresses_of(name: str) -> set[str]:
-    found: set[str] = set()
-    with suppress(OSError):
-        found.add(_address_of(name))
-    with suppress(OSError):
-        for line in read_proc("net/if_inet6").splitlines():
-            digits, _, _, _, _, owner = line.split()
-            if owner == name:
-                found.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
-    return found
+    """Return the IPv4 address of an interface; "": it has none, as before DHCP."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            request = struct.pack("256s", name.encode()[:15])
+            return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)[20:24])
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+            return ""
 
 
 def _make_socket(place: _Place) -> socket.socket:
@@ -611,6 +554,15 @@ def _make_socket(place: _Place) -> socket.socket:
     made = socket.socket(place.family, socket.SOCK_DGRAM)
     made.setblocking(False)
     return made
+
+
+@contextmanager
+def _probe(place: _Place) -> Iterator[socket.socket]:
+    """Yield a socket that is connected by the route that datagrams take; it raises `OSError`."""
+    with _make_socket(place) as probe:
+        _set_outgoing(probe, place)
+        probe.connect(place.address)
+        yield probe
 
 
 def _set_outgoing(made: socket.socket, place: _Place) -> None:
@@ -670,19 +622,8 @@ def raise_buffer(made: socket.socket, option: int, force: int | None, wanted_byt
 
 def _datagram_bytes(place: _Place) -> int:
     """Return how large a datagram to `place` may be, headers aside, to go in one packet."""
-    mtu = _MTU_MAX
-    try:
-        if place.is_multicast and place.interface_index:
-            name = socket.if_indextoname(place.interface_index)
-            mtu = struct.unpack_from("i", _ioctl(name, SIOCGIFMTU), 16)[0]
-        else:
-            with _make_socket(place) as probe:
-                probe.connect((place.address[0], place.address[1] or 9, *place.address[2:]))
-                v4 = place.family == socket.AF_INET
-                level, option = (
-                    (socket.IPPROTO_IP, IP_MTU) if v4 else (socket.IPPROTO_IPV6, IPV6_MTU)
-                )
-                mtu = probe.getsockopt(level, option)
-    except OSError:  # no route yet; sending will say so
-        pass
+    is_ipv4, mtu = place.family == socket.AF_INET, _MTU_MAX
+    level, option = (socket.IPPROTO_IP, IP_MTU) if is_ipv4 else (socket.IPPROTO_IPV6, IPV6_MTU)
+    with suppress(OSError), _probe(place) as probe:  # no route yet: sending will say so
+        mtu = probe.getsockopt(level, option)
     return max(576, min(mtu, _MTU_MAX)) - _HEADERS_BYTES

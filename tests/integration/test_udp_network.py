@@ -15,7 +15,7 @@ import time
 import pytest
 
 from tests.bench.groups import RECEIVER_ADDRESS, SENDER_ADDRESS
-from tests.integration.peers import ROOT
+from tests.integration.peers import ROOT, eventually
 
 TOOLS = ("unshare", "nsenter", "ip", "nft")
 pytestmark = pytest.mark.skipif(
@@ -127,6 +127,42 @@ def test_ipv6_groups_work_alike(wire):
     in_order, got, balanced, lost, repaired, _, _ = end(*start(wire, places=places))
     assert (in_order, got, balanced, lost) == (True, COUNT, True, 0)
     assert repaired > 0
+
+
+OPEN = """
+    import logging, sys, transports
+    logging.basicConfig(stream=sys.stdout)
+    try:
+        getattr(transports, sys.argv[1])(sys.argv[2])
+    except transports.EndpointError as error:
+        print(error)
+"""
+
+
+@pytest.mark.long
+def test_an_interface_without_an_address_is_joined_and_not_sent_through(wire):
+    """As when the machine starts, before DHCP."""
+
+    def change(*command):
+        assert inside(wire.receiver_pid, "ip", "addr", *command).wait(60) == 0
+
+    def is_member():
+        shown = inside(wire.receiver_pid, "cat", "/proc/net/igmp", stdout=subprocess.PIPE)
+        return b"010CFFEF" in shown.communicate(timeout=60)[0]
+
+    def said(what, interface):
+        one = python(wire.receiver_pid, OPEN, what, PLACE.format(interface))
+        return one.communicate(timeout=60)[0]
+
+    change("flush", "dev", "vb")
+    assert "interface 'vb' has no IPv4 address" in said("UdpSender", "vb")
+    assert said("UdpReceiver", "vb") == ""
+    assert "interface 'vc' cannot be used" in said("UdpReceiver", "vc")
+    publisher, subscriber = start(wire, places=(PLACE.format(SENDER_ADDRESS), PLACE.format("vb")))
+    eventually(is_member)
+    change("add", f"{RECEIVER_ADDRESS}/24", "dev", "vb")
+    in_order, got, balanced, lost, *_ = end(publisher, subscriber)
+    assert (in_order, got, balanced, lost) == (True, COUNT, True, 0)
 
 
 @pytest.mark.long
