@@ -100,7 +100,7 @@ class Channel:
         self._positions: dict[Any, Message] = {}
         self._moved, self._committing = asyncio.Event(), asyncio.Lock()
         self._is_closing = False
-        self._logged, self._logged_held = Rarely(), Rarely()
+        self._logged, self._logged_held, self._logged_disk = Rarely(), Rarely(), Rarely()
         self._letters: Letters | None = None
 
     async def open(self) -> None:
@@ -385,10 +385,14 @@ class Channel:
             )
             self._stats.dead_letters = letters.count("dead")
         except OSError as error:
-            what = "webhook %s: letters: %s. It is tried again"
-            _log.warning(what, self._endpoint.name, error.strerror)
+            self._log_disk(error)
             return False
         return True
+
+    def _log_disk(self, error: OSError) -> None:
+        if self._logged_disk.is_due():
+            what = "webhook %s: letters: %s. It is tried again"
+            _log.warning(what, self._endpoint.name, error.strerror)
 
     def _restore(self, letter: Letter, now_ns: int) -> None:
         stream = (letter.session, letter.topic)
@@ -403,7 +407,7 @@ class Channel:
                 has_space = self._core.has_space
                 again = await self._loop.run_in_executor(self._disk, self._take_up, has_space)
             except OSError as error:
-                _log.warning("webhook %s: letters: %s", self._endpoint.name, error)
+                self._log_disk(error)
                 continue
             now_ns = time.monotonic_ns()
             for letter in again:

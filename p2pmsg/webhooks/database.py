@@ -36,30 +36,30 @@ def open_database(path: str | Path, tables: str, *, synchronous: str) -> sqlite3
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     database = sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False)
     try:
-        with as_os_errors(path):
+        with as_os_errors():
             database.execute("PRAGMA journal_mode=WAL")
             database.execute(f"PRAGMA synchronous={synchronous}")
             database.executescript(tables)
-    except BaseException:
+    except BaseException as error:
         database.close()
-        raise
+        if isinstance(error.__cause__, sqlite3.OperationalError | None):
+            raise
+        raise LogFormatError(os.fspath(path), 0, f"{path}: {error.__cause__}") from error
     return database
 
 
 @contextmanager
-def as_os_errors(path: str | Path) -> Iterator[None]:
-    """Raise what SQLite does as `OSError`, or as `LogFormatError` where the file is none of it."""
+def as_os_errors() -> Iterator[None]:
+    """Raise what SQLite does as `OSError`, which is tried again, also where a file was damaged."""
     try:
         yield
-    except sqlite3.OperationalError as error:
+    except sqlite3.Error as error:
         raise OSError(None, str(error)) from error
-    except sqlite3.DatabaseError as error:
-        raise LogFormatError(os.fspath(path), 0, f"{path}: {error}") from error
 
 
 @contextmanager
-def transaction(database: sqlite3.Connection, path: str | Path) -> Iterator[sqlite3.Connection]:
+def transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     """Write all that is done in it, or nothing; raises as `as_os_errors`."""
-    with as_os_errors(path), database:
+    with as_os_errors(), database:
         database.execute("BEGIN IMMEDIATE")
         yield database

@@ -93,8 +93,7 @@ class Letters:
         with suppress(PermissionError):
             os.chmod(self.folder, 0o700)
         self._lock: FileIO | None = None
-        self._path = self.folder / _LETTERS
-        self._database = open_database(self._path, _TABLES, synchronous="FULL")
+        self._database = open_database(self.folder / _LETTERS, _TABLES, synchronous="FULL")
 
     def lock(self) -> None:
         """Be the endpoint's only sender; `LogInUseError` where there is another one."""
@@ -113,10 +112,10 @@ class Letters:
 
     def all(self, why: Why, limit: int = -1) -> list[Letter]:
         """Return those that are there for a reason, in their order; -1: as many as there are."""
-        found = self._do(
-            "SELECT record FROM letters WHERE why=? ORDER BY rowid LIMIT ?", why, limit
-        )
-        return [Letter(**codec.decode(record) | {"why": why}) for (record,) in found]
+        statement = "SELECT record FROM letters WHERE why=? ORDER BY rowid LIMIT ?"
+        with as_os_errors():
+            found = self._database.execute(statement, (why, limit))
+            return [Letter(**codec.decode(record) | {"why": why}) for (record,) in found]
 
     def count(self, why: Why) -> int:
         """Return how many are there for a reason."""
@@ -125,7 +124,7 @@ class Letters:
     def write(self, puts: Iterable[Letter] = (), drops: Iterable[str] = ()) -> None:
         """Put letters in, and remove others; on the disk on return, or nothing is."""
         rows = [(each.id, each.why, each.size, codec.encode(asdict(each))) for each in puts]
-        with transaction(self._database, self._path) as database:
+        with transaction(self._database) as database:
             database.executemany(_PUT, rows)
             database.executemany("DELETE FROM letters WHERE id=?", [(one,) for one in drops])
             count, size = database.execute(_TOTALS).fetchone()
@@ -160,11 +159,11 @@ class Letters:
 
     def _dead(self, statement: str, ids: Iterable[str]) -> None:
         rows = [(each,) for each in ids if each.isascii()]
-        with transaction(self._database, self._path) as database:
+        with transaction(self._database) as database:
             database.executemany(f"{statement} WHERE id=? AND why='dead'", rows)
 
     def _do(self, statement: str, *values: str | int) -> sqlite3.Cursor:
-        with as_os_errors(self._path):
+        with as_os_errors():
             return self._database.execute(statement, values)
 
 

@@ -78,7 +78,7 @@ class SeenIds:
             raise LogInUseError(path, "the file", _OTHER_RECEIVER, pid) from error
         try:
             self._database = open_database(path, _TABLES, synchronous="NORMAL")
-            with as_os_errors(path):
+            with as_os_errors():
                 rows = self._database.execute("SELECT digest, taken FROM ids ORDER BY rowid")
                 self._ids.update(rows)
             self._expire(now)
@@ -139,7 +139,7 @@ class SeenIds:
         if self._database is None or not (self._unwritten or self._stale):
             return
         try:
-            with transaction(self._database, self._path) as database:
+            with transaction(self._database) as database:
                 database.executemany(_PUT, self._unwritten.items())
                 database.execute(_DROP, (self._stale,))
         except OSError as error:

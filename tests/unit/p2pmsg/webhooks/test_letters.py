@@ -74,3 +74,18 @@ def test_another_file_is_refused(folder):
     (folder / "letters").write_bytes(b"something else" * 100)
     with pytest.raises(LogFormatError):
         Letters(folder)
+
+
+def test_a_file_that_is_damaged_meanwhile_is_a_failure_that_is_tried_again(folder):
+    file = Letters(folder)
+    file.write([letter(1)])
+    for path in folder.glob("letters*"):
+        path.write_bytes(b"U" * path.stat().st_size)
+    for fails in (
+        lambda: file.write([letter(2)]),
+        lambda: file.count("dead"),
+        lambda: file.all("dead"),
+    ):
+        with pytest.raises(OSError, match="database"):
+            fails()
+    file.close()
