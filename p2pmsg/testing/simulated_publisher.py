@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from p2pmsg import codec
 from p2pmsg.config import PublisherConfig
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
@@ -235,8 +234,7 @@ class SimulatedPublisher:
         sequence = core.publish(
             topic, value, key, timestamp_ns, headers, now_ns=now_ns, wall_ns=WALL_NS + now_ns
         )
-        as_it_comes = codec.decode(codec.encode([value, headers]))
-        message = Accepted(as_it_comes[0], key, timestamp_ns, as_it_comes[1], now_ns)
+        message = Accepted(value, key, timestamp_ns, headers, now_ns)
         self._history.accept(core.session, topic, sequence, message)
         self._side.send_outbox(now_ns)
         self._schedule()

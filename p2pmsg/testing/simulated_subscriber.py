@@ -137,7 +137,7 @@ class SimulatedSubscriber:
             self._history,
             deadline_ns,
             conflate=self.policy.any_conflates,
-            types=self._types,
+            checks_content=self._reads,
         )
         recorded = set() if self.cursor is None else self.cursor.recorded
         self.joins = {key: head for key, head in self.joins.items() if key[0] in recorded}
