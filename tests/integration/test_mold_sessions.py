@@ -92,16 +92,6 @@ def test_a_callable_is_called_between_the_sessions_and_after_the_losses(
     assert (end.publisher, end.stop, end.announced) == ("MON", 4, True)
 
 
-def test_by_default_a_subscriber_waits_for_the_next_session(make_feed, make_subscriber, place):
-    first = make_feed("MON")
-    subscriber = make_subscriber(reader_of(place, first), start="earliest")
-    first.publish(b"1")
-    first.close(0.1)
-    assert subscriber.receive(60).value == b"1"
-    make_feed("TUE").publish(b"2")
-    assert subscriber.receive(60).value == b"2"
-
-
 def test_what_a_session_lacks_is_asked_for_when_the_next_one_has_begun(
     make_subscriber, place, opened, silent_server
 ):
@@ -140,18 +130,6 @@ def test_what_a_session_lacks_is_asked_for_when_the_next_one_has_begun(
 def test_on_end_is_checked(place):
     with pytest.raises(p2pmsg.ConfigError, match="on_end"):
         p2pmsg.Subscriber(place, on_end="never")
-
-
-def test_committing_each_message_the_loop_ends_with_the_session(
-    make_feed, make_subscriber, place, cursor_path
-):
-    feed = make_feed("MON")
-    where, options = reader_of(place, feed), {"cursor": cursor_path, "commit": "message"}
-    subscriber = make_subscriber(where, start="earliest", on_end="stop", **options)
-    feed.publish_many([b"1", b"2", b"3"])
-    say_end(feed)
-    assert [message.value for message in subscriber] == [b"1", b"2", b"3"]
-    assert subscriber.stats().streams[0].committed == 4
 
 
 @pytest.mark.long
@@ -260,18 +238,6 @@ def test_a_request_server_that_is_not_found_is_no_end_of_the_feed(
     assert len(warnings) == 1
 
 
-def test_where_no_server_is_found_the_feed_goes_on_and_losses_are_reported(
-    make_subscriber, place, opened
-):
-    where = place + "&request=no-such-host.invalid:17001"
-    subscriber = make_subscriber(where, start="earliest", repair_timeout=0.3)
-    group = Group(opened, place)
-    group.send(1, b"1", b"2")
-    group.send(4, b"4")
-    assert [message.value for message in take(subscriber, 3)] == [b"1", b"2", b"4"]
-    assert ranges(subscriber.stats().losses) == [(3, 4, "timeout")]
-
-
 def test_of_two_servers_one_dead_the_other_repairs_all(
     make_feed, make_subscriber, place, silent_server, caplog
 ):
@@ -305,29 +271,6 @@ def test_without_a_request_server_a_loss_is_reported_soon(make_subscriber, place
     assert [message.sequence for message in got] == [n for n in range(1, 1001) if n % 10]
     eventually(lambda: not subscriber.stats().outstanding)
     check_ledger(subscriber, lost=100)
-
-
-def test_without_a_request_server_a_slow_reader_loses_nothing_that_line_b_brings(
-    make_subscriber, place, opened
-):
-    """What line B brought is in its socket while the application looks at what line A did."""
-    other = place.replace("239.255.9.", "239.255.10.")
-    patient = p2pmsg.SubscriberConfig(second_line_wait=0.5)
-    subscriber = make_subscriber([place, other], start="earliest", config=patient)
-    groups = [Group(opened, place), Group(opened, other)]
-    total = 1000
-    lost = {number for number in range(2, total) if number % 7 == 3}
-    for number in range(1, total + 1):
-        if number not in lost:
-            groups[0].send(number, b"%d" % number)
-        groups[1].send(number, b"%d" % number)
-    got = []
-    while len(got) < total:
-        got.append(subscriber.receive(60))
-        if len(got) % 400 == 0:
-            time.sleep(0.6)  # it works on them, for longer than is waited for a line
-    assert [message.value for message in got] == [b"%d" % number for number in range(1, total + 1)]
-    check_ledger(subscriber, lost=0)
 
 
 def test_what_a_late_second_line_brings_is_not_asked_for(
@@ -369,16 +312,6 @@ def test_what_a_late_second_line_brings_is_not_asked_for(
         while server.recv(100):
             requests += 1
     assert requests < lost / 10, (requests, lost, subscriber.stats().lines)
-
-
-def test_servers_of_either_line_serve_both(make_feed, make_subscriber, place, opened):
-    feed = make_feed()
-    silent = place.replace("239.255.9.", "239.255.12.")
-    subscriber = make_subscriber([silent, reader_of(place, feed)], start="earliest")
-    beat = Group(opened, silent)
-    feed.publish_many([b"%d" % number for number in range(500)])
-    beat.heartbeat(501)
-    assert len(take(subscriber, 500)) == 500
 
 
 def test_an_ipv6_server_and_an_ipv4_server_serve_one_feed(make_feed, make_subscriber, place):

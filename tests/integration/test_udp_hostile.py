@@ -152,19 +152,6 @@ class TestHostile:
         limit = rate / 32 + seconds * rate / 2
         assert repaired <= limit + 100_000
 
-    def test_garbage_to_the_publisher_is_counted(self, pair, opened, endpoint):
-        publisher, _ = pair
-        one = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        address = address_of(endpoint)
-        for length in range(0, 1000, 50):
-            one.sendto(random.randbytes(length), address)
-        other = sealed(wire.control_frame(wire.Kind.NACK, 1, Nack("t", [(0, 1)])))
-        one.sendto(other, address)
-        eventually(lambda: publisher.stats().multicast.invalid.get("session"))
-        assert sum(publisher.stats().multicast.invalid.values()) == 21
-        self.check_flow(pair, "still there")
-
-
 class Forger:
     """Sends to a group as somebody who is on its network and never joined.
 

@@ -107,21 +107,6 @@ def test_what_a_killed_publisher_sent_comes_from_its_log(
     assert subscriber.stats().lost == 0
 
 
-def test_a_gap_that_the_buffer_has_forgotten_comes_from_the_log(tmp_path, connect, endpoint):
-    log = LogConfig(tmp_path)
-    publisher, subscriber = connect(
-        endpoint, publisher={"log": log, "replay_bytes": LITTLE, "stall_timeout": 0.01}
-    )
-    publish(publisher, range(1000))
-    check_exact(take(subscriber, 1000))
-    lose_datagrams(subscriber, 1.0)
-    publish(publisher, range(1000, 30_000))
-    lose_datagrams(subscriber, 0)
-    publish(publisher, range(30_000, 31_000))
-    check_exact(take(subscriber, 30_000), 1000)
-    assert subscriber.stats().lost == 0
-
-
 @pytest.mark.parametrize("part", [0, 0.2], ids=["clean", "20 % lost"])
 def test_a_subscriber_resumes_on_its_cursor(make_publisher, resume, endpoint, part):
     publisher = make_publisher(endpoint)

@@ -57,17 +57,7 @@ def test_messages_arrive_once_and_in_order(connect, text):
     check_ledger(subscriber)
 
 
-def test_topics_are_chosen_at_the_subscriber(connect, endpoint):
-    publisher, subscriber = connect(endpoint, topics=["a", "b*"])
-    for number in range(50):
-        for topic in ("a", "aa", "b", "bb", "c"):
-            publisher.publish(topic, number)
-    messages = take(subscriber, 150)
-    assert {message.topic for message in messages} == {"a", "b", "bb"}
-    assert subscriber.stats().published == 150
-
-
-@pytest.mark.parametrize("size", [1300, 1500, 5000, 70_000, 1_000_000])
+@pytest.mark.parametrize("size", [1500, 1_000_000])
 def test_large_messages_go_in_parts(connect, endpoint, size):
     publisher, subscriber = connect(endpoint)
     lose_datagrams(subscriber, 0.05)
@@ -127,24 +117,6 @@ def test_a_lost_tail_is_repaired(connect, endpoint):
     assert subscriber.receive(60).value == "the tail"
 
 
-def test_a_receive_buffer_too_small_costs_repairs_and_no_messages(
-    make_publisher, make_subscriber, endpoint
-):
-    publisher = make_publisher(endpoint, on_full="drop")
-    small = p2pmsg.config.MulticastSubscriberConfig(buffer_bytes=8192)
-    subscriber = make_subscriber(
-        endpoint, joins=publisher, config=p2pmsg.SubscriberConfig(multicast=small)
-    )
-    count = 15_000
-    publisher.publish_many("t", [b"%0100d" % number for number in range(count)])
-    messages = take(subscriber, count)
-    assert messages[-1].value == b"%0100d" % (count - 1)
-    stats = subscriber.stats()
-    assert stats.lines[0].kernel_drops > 0
-    assert (stats.delivered, stats.lost) == (count, 0)
-    assert stats.balanced
-
-
 def test_flow_control_spares_a_small_buffer(make_publisher, make_subscriber, endpoint):
     publisher = make_publisher(endpoint)
     small = p2pmsg.config.MulticastSubscriberConfig(buffer_bytes=512 * 1024)
@@ -163,21 +135,6 @@ def test_flow_control_spares_a_small_buffer(make_publisher, make_subscriber, end
             break
     assert counted.receivers_waited_for == 1
     assert counted.window_waits > 0
-
-
-def test_who_stops_for_long_gets_the_rest_over_the_recovery_channel(
-    make_publisher, make_subscriber, endpoint
-):
-    publisher = make_publisher(endpoint, stall_timeout=0.05)
-    subscriber = make_subscriber(endpoint, joins=publisher)
-    publisher.publish("t", -1)
-    assert subscriber.receive(60).value == -1
-    lose_datagrams(subscriber, 1.0)
-    publisher.publish_many("t", list(range(100_000)))
-    time.sleep(0.1)
-    lose_datagrams(subscriber, 0)
-    assert values_of(take(subscriber, 30_000)) == list(range(30_000))
-    assert publisher.stats().requesters, "nobody asked over the recovery channel"
 
 
 def test_history_comes_over_the_recovery_channel(make_publisher, make_subscriber, endpoint):
@@ -304,13 +261,6 @@ def test_errors_name_what_is_wrong(endpoint):
         p2pmsg.Publisher([])
     with pytest.raises(p2pmsg.ConfigError, match="unknown option"):
         p2pmsg.Subscriber("udp://239.1.1.1:5000?mtu=9000")
-
-
-def test_messages_check_exactly(connect, endpoint):
-    publisher, subscriber = connect(endpoint, topics=["trades"])
-    for number in range(1000):
-        publisher.publish("trades", number)
-    check_exact(take(subscriber, 1000))
 
 
 @pytest.mark.parametrize("extra", [1, pytest.param(3, marks=pytest.mark.long)])
@@ -465,9 +415,6 @@ def test_who_stops_for_seconds_misses_nothing_that_is_kept(
 
 COUNT = 10_000
 FAULTS = {
-    "bursts": {"burst": 0.005},
-    "duplication": {"duplication": 0.3},
-    "reordering": {"reordering": 0.2},
     "all of them": {"burst": 0.003, "duplication": 0.2, "reordering": 0.2},
 }
 

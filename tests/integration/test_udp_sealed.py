@@ -95,24 +95,6 @@ def test_answers_go_to_no_address_that_the_publisher_has_not_said(
     assert "it did not say so" in caplog.text
 
 
-@pytest.mark.internal
-def test_one_whose_recovery_connection_was_gone_gets_the_next_key_when_it_returns(pair):
-    publisher, subscriber = pair
-    keys = publisher._sender.multicast.keys
-    held = core_of(subscriber).multicast.keys.keyring
-    client = subscriber._driver._clients[publisher.session]
-    with subscriber._driver.io_lock:
-        client.disconnect()
-    publisher.rotate_keys()
-    eventually(lambda: keys.rotations == 1 and keys.is_drained)
-    with subscriber._driver.io_lock:
-        client.connect()
-    eventually(lambda: keys.group.secret.id in held.ids(publisher.session))
-    publisher.rotate_keys()  # it is waited for again
-    eventually(lambda: keys.rotations == 2)
-    assert keys.unconfirmed == 0
-
-
 LONGEST = 65_507
 
 
@@ -214,19 +196,6 @@ def test_replayed_and_forged_datagrams_change_no_ledger(pair, endpoint):
     assert [message.value for message in take(subscriber, 100)] == list(range(100))
     stats = check_ledger(subscriber, lost=0, delivered=2101)
     assert stats.duplicates == before.duplicates
-
-
-@pytest.mark.internal
-def test_what_strangers_send_to_the_publisher_is_dropped(pair, endpoint):
-    publisher, subscriber = pair
-    nack = wire.control_frame(wire.Kind.NACK, publisher.session, None)
-    sent = publisher._sender._udp.local_address
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-        for data in (datagram.with_checksum(nack), b"p2s\x01" + bytes(60), b"", b"p2s"):
-            stranger.sendto(data, ("127.0.0.1", sent[1]))
-    eventually(lambda: {"unsealed", "key"} <= publisher.stats().multicast.invalid.keys())
-    publisher.publish("t", 1)
-    assert subscriber.receive(60).value == 1
 
 
 @pytest.mark.internal

@@ -1,7 +1,5 @@
 """Subscriptions that are decided on one by one, on real sockets with keys."""
 
-import time
-
 import pytest
 
 from tests.unit.transports.sockets import LOOPBACK, eventually, socket_opener
@@ -130,17 +128,6 @@ def test_what_is_not_allowed_any_more_ends_its_connection_and_no_other(feed):
     assert feed.sender.allowed.ended == 2
 
 
-def test_those_without_any_right_are_connected_and_get_nothing(feed):
-    eve = feed.receiver(CurveKeys.new(), b"a\0", b"b")
-    bob = feed.receiver(BOB, b"b")
-    feed.has(bob, b"b")
-    eventually(lambda: feed.turn() or feed.sender.allowed.refused == 3)
-    for frame in (b"a\0", b"b", b"\0"):
-        feed.sender.send(frame)
-    feed.has(bob, b"b")
-    assert eve.receive_wait(50) is None
-
-
 def test_subscriptions_that_are_refused_count_for_the_bounds():
     with socket_opener() as opened:
         feed = Feed(opened, subscriptions_max=50)
@@ -165,16 +152,6 @@ def test_one_that_has_gone_before_it_was_looked_at_leaves_nothing(feed):
     assert feed.has(bob, b"b") >= {b"b"}
 
 
-def test_one_that_comes_again_before_it_was_looked_at_gets_its_subscriptions(feed):
-    """It has the same descriptor as before, mostly."""
-    ann = feed.receiver(ANN, b"b")
-    eventually(feed.sender.has_message)
-    ann.close()
-    eventually(lambda: has_ended(feed.sender, 0))
-    again = feed.receiver(ANN, b"b")
-    assert feed.has(again, b"b") >= {b"b"}
-
-
 def test_all_connections_of_a_user_can_be_ended(feed):
     ann, bob = feed.receiver(ANN, b"b"), feed.receiver(BOB, b"b")
     feed.has(ann, b"b")
@@ -189,27 +166,3 @@ def test_all_connections_of_a_user_can_be_ended(feed):
     assert bob.receive() is None
     feed.sender.allowed.end_user(key_text(SERVER.public))  # it has none
     assert feed.sender.allowed.revoked == 1
-
-
-def test_while_subscriptions_are_checked_there_is_more_to_do(feed):
-    receivers = [feed.receiver(ANN, b"b") for _ in range(5)]
-    for receiver in receivers:
-        feed.has(receiver, b"b")
-    feed.turn()
-    assert not feed.sender.has_more
-    slow = feed.allows
-
-    def allows(user, prefix):
-        time.sleep(0.002)  # as many prefixes take
-        return slow(user, prefix)
-
-    feed.sender.allowed._allows = allows
-    feed.sender.allowed.recheck()
-    turns = 0
-    while feed.sender.allowed.is_checking:
-        feed.turn()
-        turns += 1
-        assert feed.sender.has_more or not feed.sender.allowed.is_checking
-    assert turns > 1
-    feed.turn()
-    assert not feed.sender.has_more

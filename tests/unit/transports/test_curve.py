@@ -2,14 +2,11 @@
 
 import logging
 import os
-import threading
 
 import pytest
-import zmq
 
 from tests.unit.transports.sockets import DEADLINE_S, LOOPBACK, eventually, socket_opener
 from transports import (
-    AddressError,
     CurveClient,
     CurveKeys,
     CurveServer,
@@ -95,15 +92,6 @@ def test_what_is_no_key_is_refused_and_not_shown(text):
     assert not text or text not in str(caught.value)
 
 
-def test_keys_of_another_size_are_refused():
-    with pytest.raises(ValueError, match="the public key is 32 bytes, not 31"):
-        CurveKeys(b"x" * 31, b"y" * 32)
-    with pytest.raises(ValueError, match="the secret key is 32 bytes, not str"):
-        CurveKeys(b"x" * 32, "y" * 32)
-    with pytest.raises(ValueError, match="the server's key is 32 bytes"):
-        CurveClient(CLIENT, b"x")
-
-
 @pytest.mark.parametrize("place", ["tcp://prices:5556", "tcp://[::1]:1", "ipc:///run/feed?a=b"])
 def test_an_endpoint_pins_a_key(place):
     text = f"{place}?key={key_text(SERVER.public)}"
@@ -135,24 +123,6 @@ def test_keys_are_for_one_side_each(opened):
         opened(ZmqSender, "inproc://keys", curve=server_of())
     with pytest.raises(EndpointError, match="a key is pinned where one connects"):
         opened(ZmqSender, f"tcp://127.0.0.1:0?key={key_text(SERVER.public)}")
-
-
-@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
-def test_the_data_channel_goes_with_keys(opened, scheme, tmp_path):
-    place = LOOPBACK if scheme == "tcp" else f"ipc://{tmp_path}/feed"
-    sender = opened(ZmqSender, place, curve=server_of(CLIENT), welcome=b"welcome")
-    receiver = opened(ZmqReceiver, sender.endpoint, curve=client_of(), frame_bytes_max=100_000)
-    receiver.subscribe(b"")
-    receiver.connect()
-    assert eventually(sender.receive_subscriptions) == [b"\1"]
-    large = b"p" * 100_000  # the limit is of the frame, and not of what it takes encrypted
-    assert sender.send(b"price", wait_ms=1000)
-    assert sender.send(large, wait_ms=1000)
-    wait_ms = int(DEADLINE_S * 1000)
-    assert [receiver.receive_wait(wait_ms) for _ in range(3)] == [b"welcome", b"price", large]
-    assert not receiver.check()
-    assert receiver.refusal == ""
-    assert sender.domain.refused == 0
 
 
 def test_the_user_of_a_request_is_known(opened):
@@ -215,21 +185,6 @@ def test_a_refused_key_is_reported_on_both_sides_and_heals_when_it_is_admitted(o
         eventually(lambda socket=socket: not socket.check() and not socket.refusal)
 
 
-def test_a_server_with_another_key_is_reported_and_heals_when_it_has_the_pinned_one(opened):
-    server = opened(ZmqRecoveryServer, LOOPBACK, curve=CurveServer(STRANGER, Admitted(CLIENT)))
-    client = opened(ZmqRecoveryClient, server.endpoint, curve=client_of())
-    client.connect()
-    eventually(client.check)
-    assert f"does not hold the pinned key {fingerprint(SERVER.public)}" in client.refusal
-    eventually(lambda: (server.receive(), server.connections.without_key)[1])
-    assert server.domain.refused == 0
-    place = server.endpoint
-    server.close()
-    server = opened(ZmqRecoveryServer, place, curve=server_of(CLIENT))
-    assert request(client, server)[1] == b"request"
-    eventually(lambda: (client.check(), client.refusal == "")[1])
-
-
 def test_keys_and_no_keys_do_not_come_together(opened, caplog):
     secure = opened(ZmqSender, LOOPBACK, curve=server_of(CLIENT))
     plain = opened(ZmqSender, LOOPBACK)
@@ -288,14 +243,6 @@ def test_a_log_that_raises_ends_authentication_for_nobody(opened):
         log.removeFilter(raises)
 
 
-def test_a_closed_socket_admits_nobody_and_is_forgotten(opened):
-    server = opened(ZmqRecoveryServer, LOOPBACK, curve=server_of(CLIENT))
-    domains = server.domain._handler.domains
-    assert domains[server.domain.name] is server.domain
-    server.close()
-    assert server.domain.name not in domains
-
-
 def test_sockets_for_others_take_keys(opened):
     pull = ZmqPlainSocket(
         "pull", parse_endpoint(LOOPBACK), binds=True, context=context(), queue_messages=10,
@@ -322,24 +269,6 @@ def test_sockets_for_others_take_keys(opened):
             one.close()
 
 
-def test_many_connect_at_once(opened):
-    keys = [CurveKeys.new() for _ in range(20)]
-    server = opened(ZmqRecoveryServer, LOOPBACK, curve=server_of(*keys))
-    for one in keys:
-        client = opened(ZmqRecoveryClient, server.endpoint, curve=client_of(one))
-        client.connect()
-        client.send(one.public)
-    seen = set()
-
-    def all_seen():
-        while (got := server.receive()) is not None:
-            assert key_text(got[1]) == server.user
-            seen.add(got[1])
-        return len(seen) == len(keys)
-
-    eventually(all_seen)
-
-
 def test_a_forked_child_authenticates_by_itself(opened):
     server = opened(ZmqRecoveryServer, LOOPBACK, curve=server_of(CLIENT))
     client = opened(ZmqRecoveryClient, server.endpoint, curve=client_of())
@@ -362,31 +291,3 @@ def test_a_forked_child_authenticates_by_itself(opened):
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
     assert request(client, server)[1] == b"request"
-
-
-def test_the_handler_ends_with_its_context():
-    own = zmq.Context()
-    server = ZmqRecoveryServer(LOOPBACK, context=own, curve=server_of())
-    thread = next(one for one in threading.enumerate()[::-1] if one.name == "p2pmsg-zap")
-    server.close()
-    own.term()
-    thread.join(DEADLINE_S)
-    assert not thread.is_alive()
-
-
-def test_a_retry_that_cannot_connect_is_repeated(opened, caplog):
-    """As where the system lacks something for a moment."""
-    server = opened(ZmqRecoveryServer, LOOPBACK, curve=server_of())
-    client = opened(ZmqRecoveryClient, server.endpoint, curve=client_of(STRANGER))
-    client.connect()
-    eventually(client.check)
-    place, client._endpoint = client._endpoint, "tcp://127.0.0.1"  # libzmq wants a port
-    with caplog.at_level(logging.WARNING, "p2pmsg"):
-        eventually(lambda: client.check() or "cannot be connected to" in client.refusal)
-    with pytest.raises(AddressError):
-        client.retry()
-    client._endpoint = place
-    server.close()
-    server = opened(ZmqRecoveryServer, place, curve=server_of(STRANGER))
-    assert request(client, server)[1] == b"request"
-    eventually(lambda: (client.check(), client.refusal == "")[1])  # what came may be seen later

@@ -2,8 +2,6 @@
 
 import ast
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,18 +32,6 @@ def test_a_log_that_raises_harms_nobody_and_is_shown(how, capsys):
     assert f"a {how} of the application's" in shown
     assert "3 jobs wait" in shown
     assert "a round failed" in shown
-
-
-def test_nothing_is_shown_where_the_application_does_not_want_it(monkeypatch, capsys):
-    monkeypatch.setattr(logging, "raiseExceptions", False)
-    with raising_log("filter"):
-        own_log.warning("x")
-    monkeypatch.setattr(logging, "raiseExceptions", True)
-    monkeypatch.setattr("sys.stderr", None)
-    with raising_log("filter"):
-        own_log.warning("x")
-
-    assert capsys.readouterr().err == ""
 
 
 def test_ctrl_c_in_a_handler_passes():
@@ -91,27 +77,3 @@ def test_all_of_us_log_by_it():
                 found.add(path.relative_to(ROOT).as_posix())
 
     assert found == LOGS_BY_ITSELF
-
-
-NO_DESCRIPTOR = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import os, resource
-from transports.own_log import own_log
-had = "logging" in sys.modules
-lowest = os.dup(0)
-resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, lowest + 50))
-own_log.warning("%d lost", 3)
-resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 50, lowest + 50))
-own_log.warning("%d lost", 4)
-print(had)
-"""
-
-
-@pytest.mark.long
-def test_what_is_said_first_when_no_descriptor_is_left_is_written():
-    done = subprocess.run(
-        [sys.executable, "-c", NO_DESCRIPTOR, str(ROOT)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert (done.stdout, done.stderr) == ("False\n", "3 lost\n4 lost\n")

@@ -232,11 +232,6 @@ assert t.context() is parents
     run_script(script)
 
 
-@pytest.mark.long
-def test_a_context_that_was_ended_is_replaced():
-    run_script("import transports as t; t.context().term(); assert not t.context().closed")
-
-
 def test_frames_leave_after_close_and_exit_within_their_linger_time(opened):
     # The server is this process, since it lives longer than the script that closes and ends.
     server = opened(ZmqRecoveryServer, LOOPBACK, queue_frames=2000)
@@ -251,15 +246,3 @@ client.close(5000)
     run_script(script, server.endpoint)
     frames = [eventually(server.receive)[1] for _ in range(1000)]
     assert frames == [b"%d" % number for number in range(1000)]
-
-
-@pytest.mark.long
-def test_linger_does_not_hold_up_an_exit_for_longer():
-    script = """
-import transports as t
-client = t.ZmqRecoveryClient("tcp://127.0.0.1:9", context=t.context())
-client.connect()
-client.send(b"to nobody")
-client.close(200)
-"""
-    run_script(script)  # which ends by itself: nobody will ever take the message

@@ -66,14 +66,6 @@ class Group:
         return opened is not None and opened.datagrams == 1
 
 
-def test_who_has_the_keys_opens_what_is_sent_from_then_on():
-    group = Group()
-    before = group.keys.group.seal(b"a frame")
-    group.join(1)
-    assert not group.opens(1, before)
-    assert group.opens(1, group.keys.group.seal(b"a frame"))
-
-
 def test_who_has_all_is_not_answered_and_who_only_confirms_neither():
     group = Group()
     group.join(1)
@@ -83,16 +75,6 @@ def test_who_has_all_is_not_answered_and_who_only_confirms_neither():
     group.keys.dismiss(1)
     assert not group.say_held(1, asks=False)
     assert group.keys.receivers == 0
-
-
-def test_a_subscriber_that_left_is_not_listened_to():
-    group = Group()
-    own = group.join(1).own(SESSION)
-    group.keys.dismiss(1)
-    with pytest.raises(FrameError, match="key"):
-        group.keys.open(own.seal(b"a frame"))
-    with pytest.raises(FrameError, match="unsealed"):
-        group.keys.open(b"a frame")
 
 
 def test_one_without_its_own_key_gets_another_one_and_never_counts_again():
@@ -109,22 +91,6 @@ def test_one_without_its_own_key_gets_another_one_and_never_counts_again():
     with pytest.raises(FrameError, match="key"):
         group.keys.open(second.seal(b"a frame"))
     assert len(group.keys._openers) == group_keys.OWN_MAX
-
-
-def test_keys_that_come_again_do_not_begin_to_count_again():
-    group = Group()
-    ring = group.join(1)
-    datagram = group.keys.group.seal(b"a frame")
-    own = ring.own(SESSION)
-    own.seal(b"a frame")
-    body = read_keys(Frame(group.keys._keys_of(*group.keys._holders[1].openers.values())))
-    assert group.opens(1, datagram)
-    ring.take(SESSION, body)
-    assert ring.own(SESSION) is own
-    assert not group.opens(1, datagram)
-    ring.forget(SESSION)
-    ring.take(SESSION, body)  # it was on its way
-    assert ring.own(SESSION) is None
 
 
 def test_the_next_key_is_used_once_all_who_joined_have_confirmed_it():
@@ -295,19 +261,6 @@ def test_who_asks_for_keys_and_never_joins_takes_a_bounded_space(monkeypatch):
         group.keys.admit(subscriber, b"")
     with pytest.raises(FrameError, match="subscribers"):
         group.join(10)
-
-
-def test_another_incarnation_has_other_keys_and_the_former_ones_go():
-    group = Group()
-    ring = group.join(1)
-    late = [group.keys.group.seal(b"a frame") for _ in range(2)]
-    other = GroupKeys(SESSION, INCARNATION + 1, AES, Random(2), now_ns=group.now_ns)
-    group.keys = other
-    assert group.say_held(1)
-    assert group.opens(1, late[0])
-    assert group.opens(1, other.group.seal(b"a frame"))
-    assert other.open(ring.own(SESSION).seal(b"a frame")) == (1, b"a frame")
-    assert not group.opens(1, late[1])
 
 
 def test_a_publisher_cannot_take_the_place_of_anothers_key():

@@ -47,24 +47,6 @@ def test_what_does_not_come_is_missing_until_it_is_repaired():
     assert view.duplicates == 5
 
 
-def test_a_train_is_as_many_datagrams():
-    listener = Listener()
-    train = b"".join(datagram.with_checksum(data(5 * index, 5)) for index in range(10))
-    listener.receive(memoryview(train), len(train) // 10, HERE)
-    (view,) = listener.streams.values()
-    assert (view.messages, view.datagrams, view.missing_count) == (50, 10, 0)
-
-
-def test_a_large_message_counts_once():
-    listener = Listener()
-    prefix = wire.stream_prefix("t", SESSION)
-    frame = pack_slice(prefix, 7, 0, [bytes(5000)], None, None, bytearray())[0]
-    for part in datagram.fragments(frame, 1400):
-        give(listener, part)
-    (view,) = listener.streams.values()
-    assert (view.messages, view.next) == (1, 8)
-
-
 def test_garbage_is_counted():
     listener = Listener()
     for size in (0, 10, 100):

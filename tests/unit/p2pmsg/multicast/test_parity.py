@@ -61,15 +61,6 @@ def test_reed_solomon_works_out_any_that_are_missing(pieces, chosen):
     assert found == {n: pieces[n] for n in sorted(lost)}
 
 
-def test_a_heartbeat_ends_a_block():
-    maker = parity.ParityMaker(SESSION, 10, 1)
-    assert maker.follow(data(0)) == []
-    beat = wire.control_frame(Kind.HEARTBEAT, SESSION, None, sequence=1, topic=b"t")
-    (made,) = maker.follow(beat)
-    assert parity.ParityReader().take(Frame(made), wants, 0) == [data(0)]
-    assert maker.follow(beat) == []
-
-
 def test_parity_is_waited_for_as_long_as_blocks_take_within_limits():
     reader = parity.ParityReader()
     now_ns, waits_ms = 0, []
@@ -84,12 +75,6 @@ def test_parity_is_waited_for_as_long_as_blocks_take_within_limits():
     assert waits_ms[16 : 8 * 20] == [7 * 5 * 1.25] * (8 * 18)
     assert max(waits_ms) == 100
     assert waits_ms[-1] == 10
-
-
-def test_a_block_with_other_topics_is_passed_over():
-    _, codes = block(4, 1)
-    reader = parity.ParityReader()
-    assert reader.take(Frame(codes[0]), lambda topic: topic == b"t", 0) == []
 
 
 MALFORMED = {

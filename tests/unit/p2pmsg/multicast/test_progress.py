@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from p2pmsg.multicast.progress import SESSIONS_MAX, WAITING_MAX, ProgressMarks
+from p2pmsg.multicast.progress import WAITING_MAX, ProgressMarks
 from recovery import ReceiverConfig, StreamReceiver
 
 SESSION = 7
@@ -42,18 +42,3 @@ def test_only_so_many_marks_of_a_session_are_remembered(receiver):
     for position in range(WAITING_MAX + 5):
         marks.note(SESSION, position, [receiver])
     assert marks.waiting == WAITING_MAX
-
-
-def test_of_too_many_sessions_the_first_is_forgotten(receiver):
-    marks = ProgressMarks()
-    for session in range(SESSIONS_MAX + 1):
-        marks.note(session, 5, [receiver])
-    assert marks.place(0) == (0, 0)
-    assert marks.waiting == SESSIONS_MAX
-
-
-def test_a_session_that_begins_again_counts_from_zero(receiver):
-    marks = ProgressMarks()
-    marks.note(SESSION, 5, [receiver])
-    marks.forget(SESSION)
-    assert (marks.place(SESSION), marks.waiting) == ((0, 0), 0)

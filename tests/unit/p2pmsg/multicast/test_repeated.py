@@ -23,16 +23,3 @@ def test_nothing_is_said_where_it_is_no_burden(sent, repaired, after_s):
     share = RepeatedShare(1)
     share.check(0, 0, 0)
     assert share.check(sent, repaired, int(after_s * S)) is None
-
-
-def test_it_is_said_once_a_minute():
-    share = RepeatedShare(1)
-    said = [share.check(at * 10 * MB, at * 9 * MB, at * 2 * S) is not None for at in range(62)]
-    assert [2 * at for at, one in enumerate(said) if one] == [2, 62, 122]
-
-
-def test_each_period_counts_for_itself():
-    share = RepeatedShare(1)
-    share.check(0, 0, 0)
-    assert share.check(100 * MB, 0, 2 * S) is None
-    assert share.check(104 * MB, 4 * MB, 4 * S) is not None

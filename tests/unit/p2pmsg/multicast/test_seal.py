@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from p2pmsg.errors import MissingExtraError
 from p2pmsg.multicast import seal
-from p2pmsg.multicast.run import SEAL_MAGIC, SEAL_OVERHEAD_BYTES
+from p2pmsg.multicast.run import SEAL_MAGIC
 from p2pmsg.multicast.seal import (
     CIPHERS,
     WINDOW,
@@ -26,17 +26,6 @@ from p2pmsg.wire import FrameError
 def pair(cipher=CIPHERS[0], seed=1, first=0):
     secret = make_secret(cipher, Random(seed))
     return SealingKey(secret), OpeningKey(secret, 7, first=first)
-
-
-@pytest.mark.parametrize("cipher", CIPHERS)
-def test_a_datagram_is_opened_once(cipher):
-    sealer, opener = pair(cipher)
-    made = sealer.seal(b"a frame")
-    assert len(made) == len(b"a frame") + SEAL_OVERHEAD_BYTES
-    assert b"frame" not in made
-    assert opener.open(made) == b"a frame"
-    with pytest.raises(FrameError, match="replayed"):
-        opener.open(made)
 
 
 def test_the_layout_is_that_of_the_protocol_page():
@@ -66,14 +55,6 @@ def test_nothing_that_was_changed_or_cut_is_opened(cipher, data):
     opener.open(made)
 
 
-def test_one_sealed_with_another_key_is_not_opened_even_if_it_says_the_same_id():
-    sealer, opener = pair(seed=1)
-    stranger = SealingKey(make_secret("aes-128-gcm", Random(2)))
-    forged = sealer.seal(b"x")[:16] + stranger.seal(b"a frame")[16:]
-    with pytest.raises(FrameError, match="unauthentic"):
-        opener.open(forged)
-
-
 def test_those_of_a_train_that_are_forged_or_replayed_are_left_out_and_counted():
     sealer, opener = pair()
     made = [sealer.seal(b"%05d" % number) for number in range(6)]
@@ -87,54 +68,12 @@ def test_those_of_a_train_that_are_forged_or_replayed_are_left_out_and_counted()
     assert invalid == {"unauthentic": 1, "replayed": 1}
 
 
-def test_a_train_ends_where_another_key_begins():
-    sealer, opener = pair()
-    other = SealingKey(make_secret("aes-128-gcm", Random(2)))
-    train = memoryview(b"".join([sealer.seal(b"1"), sealer.seal(b"2"), other.seal(b"3")]))
-    opened = opener.open_train(0, train, 0, 33, Counter())
-    assert (opened.frames, opened.after) == (b"12", 66)
-    assert opener.open_train(0, train, 66, 33, Counter()) is None
-
-
-def test_the_copies_of_two_lines_are_both_opened():
-    sealer, opener = pair()
-    made = sealer.seal(b"a frame")
-    assert opener.open(made, 0) == opener.open(made, 1) == b"a frame"
-
-
-def test_a_late_joiner_opens_nothing_from_before_it_had_the_key():
-    sealer, opener = pair(first=2)
-    before, _, after = (sealer.seal(b"%d" % number) for number in range(3))
-    with pytest.raises(FrameError, match="replayed"):
-        opener.open(before)
-    assert opener.open(after) == b"2"
-
-
-def test_a_train_is_sealed_as_its_datagrams_one_by_one():
-    one, _ = pair()
-    many, _ = pair()
-    frames = [b"%05d" % number for number in range(5)]
-    assert b"".join(many.seal_train(frames)) == b"".join(map(one.seal, frames))
-    assert many.counter == one.counter == 5
-    assert many.seal_train([]) == []
-    assert many.counter == 5
-
-
 def test_a_frame_that_cannot_be_sealed_takes_its_counter_along():
     sealer, opener = pair()
     with pytest.raises(TypeError):
         sealer.seal("no bytes")
     assert sealer.counter == 1
     assert opener.open(sealer.seal(b"a frame")) == b"a frame"
-
-
-def test_a_key_shows_nothing_of_itself():
-    sealer, opener = pair()
-    secret = sealer.secret
-    assert repr(secret) == f"Secret({secret.id.hex()})"
-    for one in (sealer, opener, secret, [secret], {"key": secret}):
-        assert secret.key.hex() not in f"{one!r}{one}"
-        assert repr(secret.key) not in f"{one!r}{one}"
 
 
 def test_without_the_package_an_error_names_the_extra(monkeypatch):
@@ -186,15 +125,6 @@ def test_a_window_keeps_a_bounded_number_of_ranges():
     assert len(window._missing) <= WINDOW // 2 + 1
 
 
-@given(st.lists(st.integers(0, 2**64 - 1), max_size=5))
-def test_a_counter_beyond_the_last_one_is_never_taken(counters):
-    window = ReplayWindow()
-    for counter in counters:
-        if counter > seal.COUNTER_MAX:
-            with pytest.raises(FrameError, match="stale"):
-                window.check(counter)
-
-
 @pytest.mark.parametrize(
     ("processor", "cipher"),
     [
@@ -207,13 +137,3 @@ def test_a_counter_beyond_the_last_one_is_never_taken(counters):
 )
 def test_the_cipher_is_the_one_that_the_processor_has_instructions_for(processor, cipher):
     assert seal.pick_cipher(processor) == cipher
-
-
-def test_a_key_whose_counters_are_used_up_seals_nothing_that_is_taken():
-    """It is changed 2^31 times sooner; no counter ever comes again."""
-    secret = make_secret(CIPHERS[0], Random(1))
-    opener = OpeningKey(secret, 7, first=seal.COUNTER_MAX - 1)
-    sealer = SealingKey(secret, seal.COUNTER_MAX)
-    assert opener.open(sealer.seal(b"the last")) == b"the last"
-    with pytest.raises(FrameError, match="stale"):
-        opener.open(sealer.seal(b"beyond"))
