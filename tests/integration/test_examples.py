@@ -138,7 +138,7 @@ def test_gui_latest(run_here):
         for name in ("sent", "delivered", "conflated", "lost")
     )
     assert delivered + conflated == sent
-    assert conflated > delivered > 0 == lost
+    assert delivered > 0 == lost
     assert "each symbol shows its last price" in shown
     assert errors == ""
 
