@@ -59,14 +59,7 @@ def lines_to(child, last):
 
 
 HANDLERS = {
-    "async message": """
-@app.subscriber(PLACE, cursor="cursor", start="earliest")
-async def on(value):
-    say("begun")
-    await until_it_stops()
-    say("done")
-""",
-    "plain message": """
+    "message": """
 @app.subscriber(PLACE, cursor="cursor", start="earliest")
 def on(value):
     say("begun")
@@ -81,14 +74,6 @@ async def on(value):
     say("begun")
     await until_it_stops()
     say("done")
-""",
-    "request": """
-@app.responder(PLACE, "ask")
-async def on(value):
-    say("begun")
-    await until_it_stops()
-    say("done")
-    return "answer"
 """,
     "tick": """
 @app.timer(0.01)
@@ -106,20 +91,14 @@ async def on():
     [*zip(HANDLERS, itertools.cycle([signal.SIGTERM, signal.SIGINT]))],
 )
 def test_a_signal_lets_the_handler_finish(run, opened, endpoint, tmp_path, kind, number):
-    peer, asking = None, None
-    if "message" in kind:
+    peer = None
+    if kind == "message":
         peer = opened.enter_context(p2pmsg.Publisher(endpoint))
         peer.publish_many("t", [1, 2, 3])
     elif kind == "job":
         peer = opened.enter_context(p2pmsg.Pusher(endpoint))
         peer.push(1)
     child = run(f"PLACE = {endpoint!r}\n{HANDLERS[kind]}")
-    if kind == "request":
-        asking = subprocess.Popen(
-            [*P2PMSG, "request", endpoint, "ask", "1", "--timeout", "60"],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        opened.callback(asking.kill)
     assert lines_to(child, "begun") == ["started", "begun"]
     child.send_signal(number)
     output, errors = child.communicate(timeout=60)
@@ -129,24 +108,13 @@ def test_a_signal_lets_the_handler_finish(run, opened, endpoint, tmp_path, kind,
     assert "Traceback" not in errors
     if kind == "job":
         eventually(lambda: peer.stats().done == 1)
-    elif kind == "request":
-        assert asking.communicate(timeout=60)[0] == "answer\n"
-    elif "message" in kind:  # the first was committed, the others come again
+    elif kind == "message":  # the first was committed, the others come again
         assert "2 that had been read are not handled" in errors
         with p2pmsg.Subscriber(endpoint, cursor=tmp_path / "cursor") as subscriber:
             assert subscriber.receive(timeout=60).value == 2
 
 
 STUCK = """
-@app.timer(0.01)
-async def stuck():
-    say("begun")
-    try:
-        await asyncio.sleep(1000)
-    except asyncio.CancelledError:
-        await asyncio.sleep(1000)
-"""
-STUCK_THREAD = """
 @app.timer(0.01)
 def stuck():
     say("begun")
@@ -155,13 +123,8 @@ def stuck():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "body",
-    [pytest.param(STUCK, marks=pytest.mark.long), STUCK_THREAD],
-    ids=["async", "plain"],
-)
-def test_a_handler_that_never_ends_is_named_and_the_process_ends(run, body):
-    child = run(body, STOP="0.1")
+def test_a_handler_that_never_ends_is_named_and_the_process_ends(run):
+    child = run(STUCK, STOP="0.1")
     lines_to(child, "begun")
     child.send_signal(signal.SIGTERM)
     _, errors = child.communicate(timeout=60)

@@ -94,19 +94,15 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "option", "reason"), NOBODY + BEYOND)
-def test_a_stream_refuses_what_names_nobody_or_is_beyond_the_head(feed, options, option, reason):
+@pytest.mark.parametrize(
+    ("act", "options", "option", "reason"),
+    [(plan, *each) for each in NOBODY + BEYOND + ENDS] + [(begin, *NOBODY[0]), (begin, *BEYOND[0])],
+)
+def test_what_names_nobody_or_is_beyond_the_head_is_refused_at_once(
+    feed, act, options, option, reason
+):
     with pytest.raises(OptionError, match=reason.replace("ENDPOINT", feed.endpoint)) as refusal:
-        begin(chosen(feed, options))
-
-    assert refusal.value.option == option
-
-
-@pytest.mark.parametrize(("options", "option", "reason"), NOBODY + BEYOND + ENDS)
-def test_a_batch_refuses_them_as_well_and_at_once(feed, options, option, reason):
-    with pytest.raises(OptionError, match=reason.replace("ENDPOINT", feed.endpoint)) as refusal:
-        plan(chosen(feed, options))
-
+        act(chosen(feed, options))
     assert refusal.value.option == option
 
 

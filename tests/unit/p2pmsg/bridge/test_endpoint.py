@@ -40,7 +40,10 @@ def test_its_name_can_be_parsed_again(text):
         ("zmq+sub://*:1", "cannot connect to '*:1': it binds with ?bind=1"),
         ("zmq+sub://a:0", "cannot connect to 'a:0': it binds with ?bind=1"),
         ("zmq+sub://a", "missing port after host 'a'"),
-        ("zmq+sub://", "empty host"),
+        ("zmq+sub://", "empty host in 'zmq+sub://'"),
+        ("zmq+sub://a:x", "port 'x' is not a number from 0 to 65535 in 'zmq+sub://a:x'"),
+        ("foo://1", "unknown scheme 'foo'"),
+        ("foo://1", "plain sockets: zmq+sub, zmq+pull, zmq+pub, zmq+push, sp+sub"),
         ("queue+tcp+x://a:1", "scheme"),
         ("nothing", "missing scheme"),
         (None, "an endpoint is a str"),
@@ -50,19 +53,4 @@ def test_what_is_wrong_is_named(text, words):
     with pytest.raises(EndpointError) as raised:
         parse_end(text)
     assert words in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("zmq+sub://", "empty host in 'zmq+sub://'"),
-        ("zmq+sub://a:x", "port 'x' is not a number from 0 to 65535 in 'zmq+sub://a:x'"),
-        ("foo://1", "unknown scheme 'foo'"),
-        ("foo://1", "plain sockets: zmq+sub, zmq+pull, zmq+pub, zmq+push, sp+sub"),
-    ],
-)
-def test_what_is_wrong_is_said_of_the_text_that_was_given(text, named):
-    with pytest.raises(EndpointError) as raised:
-        parse_end(text)
-    assert named in str(raised.value)
     assert raised.value.endpoint == text

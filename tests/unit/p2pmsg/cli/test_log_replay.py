@@ -1,3 +1,5 @@
+import pytest
+
 from p2pmsg.cli.log_replay import Pace
 
 S = 10**9
@@ -12,16 +14,16 @@ def waits(pace, appended, now_s=100.0):
     return found
 
 
-def test_the_original_pace():
-    assert waits(Pace(1.0), [5 * S, 6 * S, 6 * S, 9 * S]) == [0.0, 1.0, 0.0, 3.0]
-
-
-def test_ten_times_the_pace():
-    assert waits(Pace(10.0), [0, 10 * S, 30 * S]) == [0.0, 1.0, 2.0]
-
-
-def test_a_clock_that_went_back_counts_as_no_time():
-    assert waits(Pace(1.0), [10 * S, 11 * S, 3 * S, 4 * S]) == [0.0, 1.0, 0.0, 1.0]
+@pytest.mark.parametrize(
+    ("speed", "appended_s", "expected"),
+    [
+        (1.0, [5, 6, 6, 9], [0.0, 1.0, 0.0, 3.0]),
+        (10.0, [0, 10, 30], [0.0, 1.0, 2.0]),
+        (1.0, [10, 11, 3, 4], [0.0, 1.0, 0.0, 1.0]),  # a clock that went back counts as no time
+    ],
+)
+def test_waits_are_those_of_the_log_by_the_speed(speed, appended_s, expected):
+    assert waits(Pace(speed), [each * S for each in appended_s]) == expected
 
 
 def test_who_is_late_catches_up():

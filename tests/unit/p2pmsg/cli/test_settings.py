@@ -94,39 +94,32 @@ REFUSED = {
     "unknown variable": ("", {"SUB_JSN": "1"}, "P2PMSG_SUB_JSN: sub has no such option"),
     "variable no flag": ("", {"SUB_JSON": "ja"}, "P2PMSG_SUB_JSON: must be true or false"),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "variables", "names"), REFUSED.values(), ids=REFUSED)
-def test_what_is_wrong_is_named_by_file_and_section_or_variable(
-    text, variables, names, folder, monkeypatch, capsys
-):
-    (folder / "p2pmsg.toml").write_text(text)
-    for name, value in variables.items():
-        monkeypatch.setenv(f"P2PMSG_{name}", value)
-    assert main(["sub", TCP]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("p2pmsg sub: ")
-    assert said.count("\n") == 1
-    assert names in said
-    assert main(["sub", "--help"]) == main(["help", "sub"]) == 0
-
-
-OF_GROUPS = {
+REFUSED_OF_A_GROUP = {
     "option of none": ("[log]\nfoo = true\n", {}, "p2pmsg.toml: there is no command 'log foo'"),
-    "no table": ("[log]\ndump = 1\n", {}, "[log dump]: must be a section with options"),
+    "group: no table": ("[log]\ndump = 1\n", {}, "[log dump]: must be a section with options"),
     "its option": ("[log]\ndump.cnt = 1\n", {}, "[log.dump]: there is no option 'cnt'"),
     "its variable": ("", {"LOG_DUMP_CNT": "1"}, "P2PMSG_LOG_DUMP_CNT: log dump has no such option"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "variables", "names"), OF_GROUPS.values(), ids=OF_GROUPS)
-def test_what_is_wrong_of_a_group_is_named(text, variables, names, folder, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("words", "text", "variables", "names"),
+    [
+        *((("sub", TCP), *each) for each in REFUSED.values()),
+        *((("log", "dump", "."), *each) for each in REFUSED_OF_A_GROUP.values()),
+    ],
+    ids=[*REFUSED, *REFUSED_OF_A_GROUP],
+)
+def test_what_is_wrong_is_named_by_file_and_section_or_variable(
+    words, text, variables, names, folder, monkeypatch, capsys
+):
     (folder / "p2pmsg.toml").write_text(text)
     for name, value in variables.items():
         monkeypatch.setenv(f"P2PMSG_{name}", value)
-    assert main(["log", "dump", "."]) == 2
+    assert main([*words]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("p2pmsg log dump: ")
+    command = words[:-1]
+    assert said.startswith(f"p2pmsg {' '.join(command)}: ")
     assert said.count("\n") == 1
     assert names in said
-    assert main(["log", "dump", "--help"]) == main(["help", "log", "dump"]) == 0
+    assert main([*command, "--help"]) == main(["help", *command]) == 0
