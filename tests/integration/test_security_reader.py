@@ -3,7 +3,7 @@
 import pytest
 
 from p2pmsg import Publisher, Relay
-from p2pmsg.errors import AccessDeniedError, AuthenticationError, ConfigError, MessageError
+from p2pmsg.errors import AccessDeniedError, AuthenticationError, ConfigError
 from p2pmsg.reader.heads_watch import HeadsWatch
 from p2pmsg.reader.reader import RangeReader
 from tests.integration.secure import rewrite
@@ -89,7 +89,7 @@ def test_a_heads_watch_that_is_refused_and_heals(peers, publisher):
 def test_what_a_reader_may_not_read_is_raised(peers, tmp_path):
     access = tmp_path / "access.toml"
     access.write_text("[[rule]]\nwho = ['reader']\nsubscribe = ['t']\n")
-    security = peers.security("pub", "reader", "other", access=access)
+    security = peers.security("pub", "reader", access=access)
     with Publisher(LOOPBACK, security=security) as publisher:
         for topic in ("t", "hidden"):
             publisher.publish_many(topic, list(range(10)))
@@ -105,8 +105,6 @@ def test_what_a_reader_may_not_read_is_raised(peers, tmp_path):
             assert "no rule gives it" in reader.denied["hidden"].reason
             assert set(reader.heads(topics=["t"]).streams) == {"t"}
             assert reader.denied == {}
-            with pytest.raises(MessageError, match="topic"):
-                reader.heads(topics=["t", ""])
             denied = reader.fetch("hidden", 0, 10)
             for _ in range(2):
                 with pytest.raises(AccessDeniedError) as caught:
@@ -115,21 +113,11 @@ def test_what_a_reader_may_not_read_is_raised(peers, tmp_path):
             assert [one for batch in reader.fetch("t", 0, 10) for one in batch.values] == [
                 *range(10)
             ]
-        with RangeReader(up, timeout=TIMEOUT, security=peers.security("other")) as reader:
-            with pytest.raises(AccessDeniedError, match=r"subscribe '\*'.*: no rule gives it"):
-                reader.heads()
-            with pytest.raises(AccessDeniedError, match="subscribe '\\*'"):
-                reader.heads(time_ns=0)
         with HeadsWatch([up], topics=["t", "hidden"], security=peers.security("reader")) as watch:
             with pytest.raises(AccessDeniedError, match="subscribe 'hidden'"):
                 watch.wait_until_asked(TIMEOUT)
             eventually(lambda: set(watch.heads()[up].streams) == {"t"})
             assert [error.topic for error in watch.denied()[up]] == ["hidden"]
-            with HeadsWatch([up], topics=["h*"], security=peers.security("reader")) as prefix:
-                with pytest.raises(AccessDeniedError, match="subscribe 'h\\*'"):
-                    prefix.wait_until_asked(TIMEOUT)
-                eventually(lambda: prefix.heads()[up] is not None)
-                assert prefix.heads()[up].streams == {}
             rewrite(access, "[[rule]]\nwho = ['reader']\nsubscribe = ['t', 'hidden']\n")
             security.grants._due_ns = 0
             eventually(lambda: watch.denied() == {})

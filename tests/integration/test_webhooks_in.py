@@ -365,17 +365,8 @@ def test_a_publisher_of_asyncio(make_subscriber):
     assert found[0].value == {}
 
 
-@pytest.mark.parametrize(
-    ("functions", "named"),
-    [
-        ({"topic": lambda hook: hook.value["topic"]}, "KeyError: 'topic'"),
-        ({"topic": lambda hook: None}, "topic= returned no str"),
-        ({"key": lambda hook: hook.value["\ud800"]}, r"KeyError: '\ud800'"),
-    ],
-    ids=["topic raises", "topic is None", "key raises"],
-)
-def test_a_function_that_fails_is_logged_and_counted(publisher, functions, named, caplog):
-    app = receive(publisher, secrets=SECRET, **({"topic": "t"} | functions))
+def test_a_function_that_fails_is_logged_and_counted(publisher, caplog):
+    app = receive(publisher, secrets=SECRET, topic=lambda hook: hook.value["topic"])
     with serving(app) as port:
         status, headers, body = post(port, BODY, signed(BODY))
         assert (status, headers["retry-after"], body) == (503, "5", b"it cannot be taken now\n")
@@ -383,7 +374,7 @@ def test_a_function_that_fails_is_logged_and_counted(publisher, functions, named
     assert 'p2pmsg_webhooks_requests_total{status="503"} 1' in metrics
     assert 'p2pmsg_webhooks_rejected_total{reason="failed"} 1' in metrics
     assert "Traceback" in caplog.text
-    assert named in caplog.text
+    assert "KeyError: 'topic'" in caplog.text
     assert publisher.stats().published == 0
 
 
