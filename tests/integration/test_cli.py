@@ -79,25 +79,6 @@ def test_pub_continues_a_log_and_serves_repairs_where_it_is_said(endpoint, tmp_p
     ]  # fmt: skip
 
 
-@pytest.mark.long
-def test_who_comes_late_gets_all_from_earliest_while_pub_lingers(start, endpoint):
-    pub = start("pub", endpoint, "t", "--wait", "0", "--linger", "1000")
-    pub.write(b"a\nb\nc\n")
-    pub.process.stdin.close()
-
-    earliest = run_here("sub", endpoint, "--start", "earliest", "--count", "3", "--stats")
-    sequence = run_here("sub", endpoint, "--start", "1", "--count", "2")
-
-    assert (earliest.returncode, earliest.stdout) == (0, b"a\nb\nc\n")
-    table = earliest.stderr.decode().splitlines()
-    topic, publisher, *counts = table[1].split()
-    assert (topic, counts) == ("t", ["3", "3", "0", "0"])
-    assert endpoint.startswith(publisher)  # a name is cut at 80 columns
-    assert sequence.stdout == b"b\nc\n"
-    pub.interrupt()
-    assert pub.wait() == 130
-
-
 def test_with_a_cursor_sub_goes_on_where_it_was(start, tmp_path, make_publisher):
     publisher = make_publisher()
     publisher.publish_many("t", [f"{number}" for number in range(100)])

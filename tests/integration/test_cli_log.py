@@ -107,16 +107,6 @@ def test_dump_prints_a_range(log, arguments, expected):
     assert ids(dump(log, *arguments)) == list(expected)
 
 
-def test_dump_prints_one_session(log):
-    session = f"{log.session:016x}"
-    assert len(dump(log, "--session", session, "quotes.*")) == 50
-
-    assert len(dump(log, "--session", session[:15], "quotes.*")) == 50
-    ended = run_here("log", "dump", log.path, "--session", "x")
-    assert ended.returncode == 1
-    assert ended.stderr == b"p2pmsg log dump: no sessions of the log begin with x\n"
-
-
 def test_verify_and_dump_report_a_flipped_byte(log):
     path, offset = log.flip(b"\xa2id\xcd" + (505).to_bytes(2, "big"))
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -85,15 +84,3 @@ scp() {{ cp $1 ${{2/://}}; }}
     )  # fmt: skip
     dates = re.findall(r"^\S+ \S+ .*\d\d:\d\d:\d\d .*$", done.stdout, re.MULTILINE)
     assert len(dates) == 2, done.stdout + done.stderr
-
-
-@pytest.fixture(scope="session")
-def node():
-    """Return the command of Node, with npm's zeromq and @msgpack/msgpack."""
-    program, folder = shutil.which("node"), os.environ.get("P2PMSG_NPM_FOLDER", "")
-    if program is None:
-        pytest.skip("Node is not there")
-    modules = Path(folder) / "node_modules"
-    if not folder or not all((modules / name).is_dir() for name in ("zeromq", "@msgpack/msgpack")):
-        pytest.skip("P2PMSG_NPM_FOLDER names no folder with npm's zeromq and @msgpack/msgpack")
-    return ["env", f"NODE_PATH={modules}", program]

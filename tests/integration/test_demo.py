@@ -16,11 +16,11 @@ import pytest
 
 from examples.demo import run as demo_run
 from examples.demo.bars import compute_bars
-from examples.demo.feed import random_walk, read_feed
+from examples.demo.feed import random_walk
 from examples.demo.plan import Source
 from examples.demo.processes import DemoError
 from examples.demo.run import Progress, run_demo
-from tests.data import ours, read_bars
+from tests.data import read_bars
 from tests.integration.commands import P2PMSG, command, eventually, run
 
 HAS_SPARK = bool(
@@ -107,21 +107,6 @@ def test_on_a_terminal_the_last_screen_is_the_result():
     assert max(map(len, lines)) <= 80
     assert sum(line.endswith("balances") for line in lines) == 2
     assert lines[-1] == "the bars are equal to those computed straight from the input"
-
-
-@pytest.mark.long
-def test_the_demo_over_a_market_without_spark(tmp_path):
-    market = ours("market.jsonl.gz")
-    bars_file = tmp_path / "bars.csv"
-    ended = run(
-        "demo", "--no-spark", "--json", "--input", str(market), "--output", str(bars_file), *SHORT,
-        timeout=DEMO_TIMEOUT_S,
-    )  # fmt: skip
-
-    assert ended.returncode == 0, ended.stderr
-    events = list(read_feed(market))
-    assert_good(json.loads(ended.stdout), len(events))
-    assert read_bars(bars_file) == compute_bars(events)
 
 
 @pytest.mark.long

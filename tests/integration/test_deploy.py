@@ -5,7 +5,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,6 @@ UNITS = sorted(DEPLOY.glob("systemd/*.service"))
 DOCUMENTS = {
     path: list(yaml.safe_load_all(path.read_text())) for path in sorted(DEPLOY.rglob("*.yaml"))
 }
-DOCKERFILES = sorted(DEPLOY.glob("*Dockerfile"))
-INSTRUCTIONS = {
-    "CMD", "COPY", "ENTRYPOINT", "FROM", "RUN", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR",
-}  # fmt: skip
 ENVIRONMENT = {"${FROM}": "tcp://prices:5556", "${LISTEN}": "tcp://*:5557"}
 
 
@@ -48,13 +43,6 @@ def all_commands():
     for path in UNITS:
         line = re.search(r"^ExecStart=\S*p2pmsg (.*)$", path.read_text(), re.M)[1]
         yield path.name, [ENVIRONMENT.get(word, word) for word in shlex.split(line)]
-
-
-def logical_lines(path):
-    """The instructions of a Dockerfile, as (name, rest)."""
-    kept = (line for line in path.read_text().splitlines() if not line.startswith("#"))
-    text = "\n".join(kept).replace("\\\n", " ")
-    return [line.split(None, 1) for line in text.splitlines() if line.strip()]
 
 
 COMMANDS = dict(all_commands())
@@ -91,25 +79,6 @@ def test_the_manifests_agree_with_themselves():
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {port["name"]: port["port"] for port in service["spec"]["ports"]}
     assert all(any(str(port) in word for word in container["args"]) for port in ports.values())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
-def test_a_dockerfile_installs_what_there_is_and_needs_no_root(path):
-    lines = logical_lines(path)
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
-    assert {name for name, _ in lines} <= INSTRUCTIONS
-    assert lines[0][0] == "FROM"
-    assert [rest for name, rest in lines if name == "USER"] == ["p2pmsg"]
-    for _, rest in lines:
-        for wanted in re.findall(r"'(?:\.|p2pmsg)\[(.*?)\]'", rest):
-            assert set(wanted.split(",")) <= set(extras["optional-dependencies"])
-    copied = [rest.split()[0] for name, rest in lines if name == "COPY"]
-    assert all((ROOT / source).exists() for source in copied)
-    runs = [rest for name, rest in lines if name == "RUN"]
-    script = "\n".join(re.sub(r"--mount=\S+", "", run) for run in runs)
-    assert subprocess.run(["sh", "-n", "-c", script], capture_output=True).returncode == 0
 
 
 @pytest.mark.long

@@ -102,12 +102,6 @@ def test_durable_consumer():
     assert "Traceback" not in errors
 
 
-def test_quickstart_is_short():
-    lines = (EXAMPLES / "quickstart.py").read_text().splitlines()
-
-    assert len(lines) <= 50
-
-
 @pytest.mark.long  # it takes seconds; test_examples_interrupted.py runs it for a moment
 def test_relay():
     shown, errors = run_example("relay.py")

@@ -112,12 +112,6 @@ def test_recipe(program, run_here):
         check_shown(program, run_here(with_fewer(program)))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("program", programs(recipes(), spark=False))
-def test_recipe_as_a_program(program, tmp_path):
-    check_shown(program, run(program, tmp_path))
-
-
 def test_recipes_are_short():
     for program in recipes().values():
         assert len([line for line in program.splitlines() if line.strip()]) <= 18

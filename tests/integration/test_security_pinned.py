@@ -1,11 +1,10 @@
 """An endpoint that pins a key is never connected to without security."""
 
-import asyncio
 import contextlib
 
 import pytest
 
-from p2pmsg import Puller, Requester, Subscriber, aio
+from p2pmsg import Puller, Requester, Subscriber
 from p2pmsg.bridge import Bridge
 from p2pmsg.errors import ConfigError
 from p2pmsg.queue.admin import LiveBox
@@ -28,12 +27,6 @@ CONNECT = {
     "bridge": lambda: Bridge(PLACE, "zmq+push://127.0.0.1:1"),
     "bridge's puller": lambda: Bridge(f"queue+{PLACE}", "zmq+push://127.0.0.1:1"),
 }
-CONNECT_IN_LOOP = {
-    "subscriber": lambda: aio.Subscriber(PLACE),
-    "requester": lambda: aio.Requester(PLACE),
-    "puller": lambda: aio.Puller(PLACE),
-    "pipeline": lambda: aio.Puller(PLACE, acknowledge="batch"),
-}
 REFUSED = pytest.raises(ConfigError, match="security must be given where an endpoint pins")
 
 
@@ -41,13 +34,3 @@ REFUSED = pytest.raises(ConfigError, match="security must be given where an endp
 def test_a_pinned_key_is_not_dropped(connect):
     with REFUSED, contextlib.closing(connect()):
         pass
-
-
-@pytest.mark.parametrize("connect", CONNECT_IN_LOOP.values(), ids=CONNECT_IN_LOOP)
-def test_a_pinned_key_is_not_dropped_in_an_event_loop(connect):
-    async def run():
-        async with connect():
-            pass
-
-    with REFUSED:
-        asyncio.run(run())

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 import p2pmsg
 from spark_bridge import heads
-from spark_bridge.errors import BridgeError, OptionError
+from spark_bridge.errors import OptionError
 from spark_bridge.options import parse_options
 from spark_bridge.schema import RawLayout
 from spark_bridge.source import P2pmsgBatchReader, P2pmsgStreamReader, fix_ends
@@ -165,21 +165,6 @@ def test_logs_are_asked_for_names_too(tmp_path):
         plan({**at, "subscribe": "t", "endingOffsets": '{"t": 11}'})
     with pytest.raises(OptionError, match=r"nobody has the topic 'tt'; there are 't'"):
         plan({**at, "subscribe": "tt"})
-
-
-@pytest.mark.usefixtures("short_waits")
-def test_a_name_may_be_of_a_peer_that_is_away(feed, warnings):
-    away = lasting_endpoint()
-    options = {"peers": f"{feed.endpoint},{away}", "assign": '{"t": ["feed", "other"]}'}
-    begin(options)
-
-    assert "names 'other' for topic 't'" in warnings.text
-    assert f"(no answer from {away}); it is read when it comes" in warnings.text
-    warnings.clear()
-    with pytest.raises(BridgeError, match=f"no heads from {away}"):
-        plan(options)
-    assert plan({**options, "failOnDataLoss": "false"}) == [("t", 0, 10)]
-    assert "It may be one of those that did not answer" in warnings.text
 
 
 @pytest.fixture

@@ -88,14 +88,6 @@ def test_a_checkpoint_of_another_source_is_reported_as_such(offset):
             read(offset)
 
 
-def test_ranges_between_two_positions():
-    start = {A: {1: {"t": 3, "u": 5}}, B: {1: {"t": 9}}}
-    end = {A: {1: {"t": 7, "u": 5, "v": 4}, 2: {"t": 0}}, B: {1: {"t": 2}}}
-
-    assert offsets.ranges(start, end) == [Range(A, 1, "t", 3, 7)]
-    assert offsets.ranges({}, end) == []
-
-
 @pytest.mark.parametrize(
     ("counts", "tasks_max", "rows_min", "sizes"),
     [

@@ -7,11 +7,9 @@ import pytest
 
 import p2pmsg
 import spark_bridge
-from tests.endpoints import lasting_endpoint
 from tests.spark.streams import (
     Collector,
     collect_now,
-    publish_again_at,
     read_stream,
     sealed,
     small_buffer,
@@ -104,35 +102,6 @@ def test_a_file_of_peers_is_read_again(spark, publisher, tmp_path):
         query.stop()
 
     assert sink.offsets("t", "second") == list(range(7))
-
-
-@pytest.mark.long
-def test_a_publisher_that_is_gone_for_good_fails_by_name_in_time(spark, tmp_path):
-    sink = Collector()
-    endpoint = lasting_endpoint()
-    with p2pmsg.Publisher(endpoint, name="first") as first:
-        first.publish_many("t", [b"x"] * 100)
-        options = {"startingOffsets": "earliest", "fetchTimeoutMs": "300"}
-        frame = read_stream(spark, [endpoint], **options)
-        collect_now(frame, tmp_path, sink)
-        first.publish_many("t", [b"x"] * 50)
-        sealed(first, "t", 150)
-
-        def slow(batch, batch_id):
-            first.close()  # the batch is planned, and nobody is there to be asked
-            sink(batch, batch_id)
-
-        with pytest.raises(Exception, match="no answer for 50 messages \\[100, 150\\)"):
-            collect_now(frame, tmp_path, slow)
-    with publish_again_at(endpoint, "second") as second:
-        second.publish_many("t", [b"x"] * 3)
-        with pytest.raises(Exception, match="publisher_gone"):
-            collect_now(frame, tmp_path, sink)
-        lenient = read_stream(spark, [endpoint], **options, failOnDataLoss="false")
-        collect_now(lenient, tmp_path, sink)
-
-    assert sink.offsets("t", "first") == list(range(100))
-    assert sink.offsets("t", "second") == list(range(3))
 
 
 @pytest.mark.long

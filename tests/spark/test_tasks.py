@@ -67,16 +67,6 @@ def test_many_small_ranges_of_many_peers_come_whole_and_in_order():
             peer.close(0)
 
 
-def test_sockets_are_kept_from_task_to_task(publisher):
-    publisher.publish_many("t", [b"x"] * 100)
-    sealed(publisher, "t", 100)
-    with TcpProxy(publisher.recovery_endpoint) as proxy:
-        for at in range(10):
-            wanted = range_of(publisher, "t", 10 * at, 10 * at + 10, at=proxy.endpoint)
-            assert [row[2] for row in read([wanted])] == list(range(10 * at, 10 * at + 10))
-        assert proxy.connections == 1
-
-
 def test_a_task_that_is_given_up_does_not_disturb_the_next(publisher):
     publisher.publish_many("t", [b"%d" % at for at in range(100_000)])
     sealed(publisher, "t", 100_000)
@@ -87,17 +77,6 @@ def test_a_task_that_is_given_up_does_not_disturb_the_next(publisher):
         task.close()
         rows = read([range_of(publisher, "t", 50_000, 60_000)])
         assert [(row[2], int(row[3])) for row in rows] == [(at, at) for at in range(50_000, 60_000)]
-
-
-@pytest.mark.parametrize(("name", "said"), [("gone", "'gone' at "), ("", "")])
-def test_a_session_that_is_gone_is_named_as_far_as_it_is_known(publisher, name, said):
-    wanted = Range(publisher.endpoint, 0xAB, "t", 3, 7, name)
-    with pytest.raises(DataLossError) as lost:
-        read([wanted])
-    assert str(lost.value).startswith(
-        f"lost 4 messages [3, 7) of topic 't' from publisher {said}{publisher.endpoint} "
-        "(session 00000000000000ab): publisher_gone. failOnDataLoss is true"
-    )
 
 
 def test_connections_cut_again_and_again_cost_nothing(publisher):

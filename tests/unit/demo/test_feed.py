@@ -4,7 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from examples.demo.feed import LINE_BYTES_MAX, FeedError, random_walk, read_feed
+from examples.demo.feed import LINE_BYTES_MAX, FeedError, read_feed
 
 TRADE_LINE = (
     b'{"kind":"trade","symbol":"BTCUSDT","timestamp_ns":5,"received_ns":6,"id":7,'
@@ -71,25 +71,3 @@ def test_a_malformed_line_is_named_with_file_and_line(write_feed, line):
     assert caught.value.path == str(path)
     assert caught.value.line_number == 2
     assert str(caught.value).startswith(f"{path}, line 2: ")
-
-
-DAMAGED_GZIP = {
-    "cut off": gzip.compress(TRADE_LINE)[:-12],
-    "wrong checksum": gzip.compress(TRADE_LINE)[:-8] + b"\0" * 8,
-    "bad block": gzip.compress(TRADE_LINE)[:10] + b"\xff" * 50,
-}
-
-
-@pytest.mark.parametrize("data", DAMAGED_GZIP.values(), ids=DAMAGED_GZIP)
-def test_damaged_gzip_data_is_a_feed_error(write_feed, data):
-    with pytest.raises(FeedError, match="gzip data is damaged"):
-        list(read_feed(write_feed(data)))
-
-
-def test_a_random_walk_is_read_back_as_it_was_made(write_feed):
-    events = list(random_walk(1_000))
-    path = write_feed(b"\n".join(event.line for event in events))
-
-    assert list(read_feed(path)) == events
-    first = msgspec.json.decode(events[0].line)
-    assert list(first) == list(msgspec.json.decode(TRADE_LINE))

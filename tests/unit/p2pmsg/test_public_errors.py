@@ -6,7 +6,6 @@ import pytest
 
 import p2pmsg
 import recovery.errors
-import transports
 from p2pmsg import errors, metrics
 
 pytest.importorskip("recovery.log")
@@ -29,20 +28,6 @@ def test_all_errors_are_exported_and_in_the_drawn_tree():
         assert name in errors.__doc__
 
 
-@pytest.mark.parametrize(
-    ("name", "lower"),
-    [
-        ("LogError", "RecoveryError"),
-        ("LogInUseError", "LogLockedError"),
-        ("LogFormatError", "LogFormatError"),
-    ],
-)
-def test_except_clauses_for_the_log_s_own_errors_go_on_working(name, lower):
-    assert issubclass(getattr(errors, name), getattr(recovery.log, lower))
-    assert getattr(recovery.errors, lower) is getattr(recovery.log, lower)
-    assert issubclass(p2pmsg.errors.TransportError, transports.TransportError)
-
-
 def test_a_log_that_another_writer_has_raises_ours(tmp_path):
     config = p2pmsg.LogConfig(tmp_path)
     with p2pmsg.Publisher("tcp://127.0.0.1:0", log=config):
@@ -63,14 +48,3 @@ def test_a_log_that_is_none_raises_ours(tmp_path):
     assert str(tmp_path) in caught.value.path
     assert caught.value.offset == 0
     assert str(caught.value) == str(caught.value.__cause__)
-
-
-def test_a_reader_whose_log_vanishes_raises_ours(tmp_path):
-    with p2pmsg.Publisher("tcp://127.0.0.1:0", log=p2pmsg.LogConfig(tmp_path)) as publisher:
-        publisher.publish("t", 1)
-    reader = p2pmsg.log.LogReader(tmp_path)
-    for path in tmp_path.iterdir():
-        path.unlink()
-    with pytest.raises(p2pmsg.LogError):
-        reader.refresh()
-    reader.close()

@@ -11,34 +11,6 @@ ORIGIN = Origin(1, "p")
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_items_of_a_key_go_one_after_the_other_and_none_is_left(seed):
-    rng, queue = Random(seed), KeyQueue()
-    put, taken, running = [], [], []
-    for number in range(300):
-        if rng.random() < 0.5 or number < 20:
-            key = rng.randrange(4)
-            put.append((key, number))
-            queue.put(number, key)
-        for _ in range(rng.randrange(3)):
-            if running and rng.random() < 0.5:
-                queue.done(running.pop(rng.randrange(len(running))))
-            elif (item := queue.take()) is not None:
-                assert item[0] not in running
-                running.append(item[0])
-                taken.append(item)
-        assert len(queue) == len(put) - len(taken)
-    while len(queue) or running:
-        while (item := queue.take()) is not None:
-            running.append(item[0])
-            taken.append(item)
-        queue.done(running.pop())
-
-    for key in range(4):
-        assert [item for item in taken if item[0] == key] == [one for one in put if one[0] == key]
-    assert queue._waiting == {}
-
-
-@pytest.mark.parametrize("seed", range(20))
 def test_of_a_busy_key_only_the_newest_of_each_kind_waits(seed):
     rng, queue = Random(seed), KeyQueue()
     waiting = {key: [] for key in range(3)}  # kind and number, as they are to be taken

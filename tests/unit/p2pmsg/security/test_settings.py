@@ -7,8 +7,8 @@ import pytest
 from p2pmsg import Security
 from p2pmsg.errors import AuthenticationError, ConfigError
 from p2pmsg.security import new_keys, write_key_file
-from p2pmsg.security.use import curve_client, curve_server, warn_if_open
-from transports import fingerprint, key_text, parse_endpoint
+from p2pmsg.security.use import warn_if_open
+from transports import fingerprint, key_text
 
 OWN, A, B = new_keys(), new_keys(), new_keys()
 
@@ -71,19 +71,6 @@ def test_from_the_environment(tmp_path, monkeypatch, security):
     made = Security.from_environment()
     assert made.keys == OWN
     assert made.server_key("tcp://prices:5556") == A.public
-
-
-def test_what_sockets_get(security):
-    assert curve_server(None) is None
-    assert curve_client(None, parse_endpoint("tcp://prices:5556")) is None
-    with pytest.raises(ConfigError, match="security must be given where an endpoint pins a key"):
-        curve_client(None, parse_endpoint(f"tcp://prices:5556?key={key_text(A.public)}"))
-    server = curve_server(security)
-    assert (server.keys, server.admits(A.public)) == (OWN, key_text(A.public))
-    client = curve_client(security, parse_endpoint("tcp://prices:5556"))
-    assert (client.keys, client.server) == (OWN, A.public)
-    security.known.add("prices", key_text(B.public), replace=True)
-    assert client.find() == B.public
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pmsg.errors import LogFormatError, LogInUseError
+from p2pmsg.errors import LogInUseError
 from p2pmsg.webhooks import letters as letters_module
 from p2pmsg.webhooks.letters import Letter, Letters
 
@@ -67,13 +67,6 @@ def test_a_folder_has_one_sender_and_others_ask_it(folder):
     sender.close()
     command.lock()
     command.close()
-
-
-def test_another_file_is_refused(folder):
-    folder.mkdir()
-    (folder / "letters").write_bytes(b"something else" * 100)
-    with pytest.raises(LogFormatError):
-        Letters(folder)
 
 
 def test_a_file_that_is_damaged_meanwhile_is_a_failure_that_is_tried_again(folder):
