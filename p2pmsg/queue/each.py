@@ -22,6 +22,7 @@ from p2pmsg.queue.config import (
 )
 from p2pmsg.queue.journal.file import FileJournal
 from p2pmsg.queue.journal.records import JournalState, push_record
+from p2pmsg.queue.pull_access import access_of
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.pusher_io import PusherIO
 from p2pmsg.queue.rules import PRIORITY_MAX, JobQueue, QueuedJob, QueueLimits
@@ -76,13 +77,7 @@ class EachJobs:
             is_gone=process_id.is_gone,
             admin_refusal=_admin_refusal(config.admin, place, security),
         )
-        watch = None
-        if security is not None:
-            from p2pmsg.queue.pull_access import PullAccess
-            from p2pmsg.sync.access_watch import AccessWatch
-
-            self.core.use_access_rules(PullAccess(security.grants, name, f"the pusher {name!r}"))
-            watch = AccessWatch(security.grants, None, server)
+        self.core.access_rules, watch = access_of(security, name, server)
         self._restored = self.core.restore(state, now_ns=time.monotonic_ns())
         self._missing = state.missing
         self.io = PusherIO(

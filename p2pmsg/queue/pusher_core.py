@@ -65,7 +65,7 @@ class PusherCore:
         invalid: frames that were dropped, by reason.
         admin_refused: requests about dead letters that were refused.
         frames_at_once: how many frames of jobs `pump` makes at most; it is called again then.
-        access_rules: what those who ask may have, by `use_access_rules`; None: everything.
+        access_rules: what those who ask may have; None: everything.
 
     """
 
@@ -106,10 +106,6 @@ class PusherCore:
         self._due: list[WorkerConnection] = []
         self._check_due_ns = self._check_due_ns_ = 0
         self.access_rules: PullAccess | None = None
-
-    def use_access_rules(self, access_rules: "PullAccess") -> None:
-        """Do for each puller what it may, and nothing else; called before anything."""
-        self.access_rules = access_rules
 
     # ------------------------------------------------------------------------------- frames in
 

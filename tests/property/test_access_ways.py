@@ -82,7 +82,7 @@ def check_queue(rng, access_rules):
     queue = job_queue(deliveries_max=1)
     name = rng.choice(QUEUES)
     core = PusherCore(queue, name=name, session=1, incarnation=1)
-    core.use_access_rules(PullAccess(access_rules, name, "the pusher"))
+    core.access_rules = PullAccess(access_rules, name, "the pusher")
     for sequence in range(3):
         queue.store.push(QueuedJob(sequence, b"\xa6secret", 1), now_ns=0)
     queue.store.discard(QueuedJob(9, b"\xa6secret", 1), "w", "secret", now_ns=0)

@@ -7,6 +7,7 @@ import transports
 from p2pmsg.control import Denied, decoded
 from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.dealing import FAILURES_MAX, Dealer, Share
+from p2pmsg.queue.pull_access import access_of
 from p2pmsg.security.use import curve_server
 from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
@@ -16,7 +17,6 @@ from transports.zmq_plain import ZmqPlainSocket
 if TYPE_CHECKING:
     from p2pmsg.queue.pull_access import PullAccess
     from p2pmsg.security.settings import Security
-    from p2pmsg.sync.access_watch import AccessWatch
 
 GRACE_NS: Final = 200_000_000
 """How long a puller whose connection broke has to come back before its share is dealt to others: a
@@ -54,7 +54,7 @@ class Shares:
     ) -> None:
         self._security = security
         self._name = name
-        self.access_rules, self._watch = _access_of(security, name, server)
+        self.access_rules, self._watch = access_of(security, name, server)
         self._server = server
         self._dealer = dealer
         self._ack_timeout = ack_timeout
@@ -279,16 +279,3 @@ class Shares:
     def _reply(self, identity: bytes, frame: bytes) -> bool:
         """Send on the recovery channel; False where the puller is not reached."""
         return bool(self._server.reply(identity, frame))
-
-
-def _access_of(
-    security: "Security | None", name: str, server: transports.ZmqQueueServer
-) -> "tuple[PullAccess | None, AccessWatch | None]":
-    """Return who may pull, and what follows changes of that; None without security."""
-    if security is None:
-        return None, None
-    from p2pmsg.queue.pull_access import PullAccess
-    from p2pmsg.sync.access_watch import AccessWatch
-
-    access_rules = PullAccess(security.grants, name, f"the pusher {name!r}")
-    return access_rules, AccessWatch(security.grants, None, server)
