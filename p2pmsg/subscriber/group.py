@@ -29,7 +29,7 @@ from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.group_keys import GroupKeyClient
 from p2pmsg.subscriber.nack_path import NackPath
-from p2pmsg.subscriber.sessions import RepairIn, Session, Stream
+from p2pmsg.subscriber.sessions import GroupState, RepairIn, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -611,6 +611,9 @@ class MulticastReceiver:
         """
         probe = Frame(data).session
         peers = [p for p in self._peers.values() if p.group and probe in (p.probe, p.group.proof)]
+        for peer in peers:
+            if peer.group is not None:
+                peer.group.moved = self._has_moved(peer.group, line, address)
         yield data
         for peer in peers:
             state = peer.group
@@ -622,6 +625,11 @@ class MulticastReceiver:
             if self.keys is not None and not self.keys.believes(peer, line, address, now_ns):
                 continue
             state.sources.setdefault(line, address)  # copies come over each line
+
+    def _has_moved(self, state: GroupState, line: int, address: Any) -> bool:
+        """Whether a session's datagrams came from elsewhere until now, over whatever line."""
+        lines = {at for at, one in enumerate(self._lines) if one.shared}
+        return lines == state.sources.keys() and bool(state.sources[line] != address)
 
     def _receive_parity(self, line: int, frame: Frame, now_ns: int) -> Iterator[Came]:
         yield None

@@ -278,7 +278,7 @@ def find_rewound(peer: Session, heads: control.Heads, asked: int) -> list[WentBa
         following, began = _place(listed.get(topic), heads.floor)
         if are_known and not has_new_incarnation:
             continue  # it runs still, and has not gone back; what it does not list, it denies to us
-        former = stream.published if has_new_incarnation else 0
+        former = _of_former(peer, stream, asked) if has_new_incarnation else 0
         if following < stream.probed or began < former:
             found.append(WentBack(stream, following, began))
     return found
@@ -295,6 +295,16 @@ def find_below(
         following, began = _place(listed.get(topic), heads.floor)
         if following < _heard(position, asked) and matches(topic, topics):
             yield WentBackBelow(topic, began, position)
+
+
+def _of_former(peer: Session, stream: Stream, asked: int) -> int:
+    """Return up to where the incarnation before the one that answers now was, at least.
+
+    In a multicast nothing was taken from another address than the former one's until the echo.
+    """
+    if peer.group is None or not peer.group.moved:
+        return stream.published
+    return max(stream.published, _heard(stream.receiver.head_known, asked))
 
 
 def _heard(position: int, asked: int) -> int:

@@ -105,6 +105,8 @@ class GroupState:
     """The probe whose echo showed where its datagrams come from."""
     sources: dict[int, Any] = field(default_factory=dict)
     """Where its datagrams come from, by line."""
+    moved: bool = False
+    """Whether the last echo came from another place than those before, over each of its lines."""
     misfit_ns: int | None = None
     """Since when it is announced otherwise than it is known, and has not answered."""
     join_ns: int = 0

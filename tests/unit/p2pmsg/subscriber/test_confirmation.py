@@ -228,3 +228,15 @@ def test_an_announcement_that_a_slow_line_brings_after_the_closing_changes_nothi
         heads_of_closing(member)
     assert (peer.closing, peer.probe) == (True, None)
     assert member.core.invalid == {}
+
+
+@pytest.mark.parametrize(("began", "rewound"), [(0, 1), (1, 0)])
+def test_a_publisher_that_went_back_and_passed_is_known_by_its_echo_from_another_port(
+    began, rewound
+):
+    member, peer = of_incarnation(11)
+    peer.group.sources, peer.group.proof = {0: "its former port"}, 5
+    member.core.joiner.begin_again(peer, member.now_ns)
+    body = Heads("p", [Head("t", 0, 9, began=began)], incarnation=12)
+    member.give(wire.control_frame(Kind.ECHO, peer.probe, body))
+    assert member.core.stream_table.rewound == rewound
