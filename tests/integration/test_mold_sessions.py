@@ -1,10 +1,7 @@
 """MoldUDP64 feeds: request servers that are away or dead, late lines, and the end of a session."""
 
-import collections
 import contextlib
 import socket
-import subprocess
-import sys
 import threading
 import time
 
@@ -13,7 +10,6 @@ import pytest
 import p2pmsg
 from p2pmsg.mold import codec
 from p2pmsg.testing.kernel_loss import lose_datagrams
-from tests.endpoints import free_port
 from tests.integration.aio import shell
 from tests.integration.mold import (
     Group,
@@ -130,23 +126,6 @@ def test_what_a_session_lacks_is_asked_for_when_the_next_one_has_begun(
 def test_on_end_is_checked(place):
     with pytest.raises(p2pmsg.ConfigError, match="on_end"):
         p2pmsg.Subscriber(place, on_end="never")
-
-
-@pytest.mark.long
-def test_the_command_line_ends_with_the_session_and_a_line(make_feed, place):
-    feed = make_feed("MON")
-    feed.publish_many([b"1", b"2", b"3"])
-    where = reader_of(place, feed)
-    command = [sys.executable, "-m", "p2pmsg", "sub", where, "--start", "earliest"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as child:
-        assert [child.stdout.readline() for _ in range(3)] == ["1\n", "2\n", "3\n"]
-        say_end(feed)
-        output, errors = child.communicate(timeout=60)
-    assert (output, child.returncode) == ("", 0)
-    line = "p2pmsg sub: the session 'MON' of 'mold' has ended before sequence 4\n"
-    assert errors.endswith(line), errors
 
 
 def test_a_feed_that_begins_again_under_its_name_is_delivered_again(
@@ -271,55 +250,6 @@ def test_without_a_request_server_a_loss_is_reported_soon(make_subscriber, place
     assert [message.sequence for message in got] == [n for n in range(1, 1001) if n % 10]
     eventually(lambda: not subscriber.stats().outstanding)
     check_ledger(subscriber, lost=100)
-
-
-def test_what_a_late_second_line_brings_is_not_asked_for(
-    make_subscriber, place, opened, silent_server
-):
-    server = silent_server()
-    request = f"&request=127.0.0.1:{server.getsockname()[1]}"
-    other = place.replace("239.255.9.", "239.255.11.")
-    patient = p2pmsg.SubscriberConfig(second_line_wait=0.5)
-    subscriber = make_subscriber(
-        [place + request, other + request], start="earliest", config=patient
-    )
-    first, second = Group(opened, place), Group(opened, other)
-    total, lost = 2000, 0
-    late = collections.deque()
-
-    def play():
-        nonlocal lost
-        for number in range(1, total + 1):
-            if number % 5 == 3:
-                lost += 1
-            else:
-                first.send(number, b"%d" % number)
-            late.append((time.monotonic() + 0.01, number))
-            time.sleep(0.0005)
-            while late and late[0][0] <= time.monotonic():
-                _, later = late.popleft()
-                second.send(later, b"%d" % later)
-        for _, later in late:
-            second.send(later, b"%d" % later)
-
-    playing = threading.Thread(target=play)
-    playing.start()
-    got = take(subscriber, total)
-    playing.join()
-    assert [message.value for message in got] == [b"%d" % n for n in range(1, total + 1)]
-    requests = 0
-    with contextlib.suppress(TimeoutError):
-        while server.recv(100):
-            requests += 1
-    assert requests < lost / 10, (requests, lost, subscriber.stats().lines)
-
-
-def test_an_ipv6_server_and_an_ipv4_server_serve_one_feed(make_feed, make_subscriber, place):
-    feed = make_feed()
-    where = reader_of(f"{place}&request=[::1]:{free_port()}", feed)
-    feed.publish_many([b"%d" % number for number in range(500)])
-    subscriber = make_subscriber(where, start="earliest")
-    assert len(take(subscriber, 500)) == 500
 
 
 def test_a_feed_closes_while_a_name_is_looked_up(place):

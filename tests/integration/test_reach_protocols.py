@@ -72,18 +72,6 @@ def test_at_the_port_that_takes_webhooks(make_publisher):
     assert publisher.stats().published == 1
 
 
-def test_at_the_port_that_serves_browsers(publisher):
-    pytest.importorskip("uvicorn", reason="HTTP needs uvicorn (extra http)")
-    from tests.integration.test_serve import Events, serving
-
-    publisher.publish("t", 1)
-    with serving(publisher.endpoint) as (port, _), strangers(f"tcp://127.0.0.1:{port}"):
-        with Events(port, "/topics/t") as events:
-            events.wait_ready()
-            publisher.publish("t", 2)
-            assert events.messages(1)[0][-1]["value"] == 2
-
-
 @pytest.fixture
 def publisher(make_publisher):
     return make_publisher()

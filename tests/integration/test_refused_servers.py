@@ -75,20 +75,6 @@ def open_feed(peers, opened, tmp_path):
     return feed, peers.pinned(feed.endpoint, "feed"), mine
 
 
-@pytest.mark.parametrize("kind", [p2pmsg.Relay, aio.Relay], ids=["threads", "asyncio"])
-def test_a_relay_says_once_that_an_upstream_has_no_right(
-    make, peers, opened, tmp_path, caplog, kind
-):
-    feed, where, mine = open_feed(peers, opened, tmp_path)
-    relay, peer = make(kind, where, LOOPBACK, name="r", security=mine)
-    eventually(lambda: not is_watched(peer))
-    assert len(said(caplog)) == 1
-    assert said(caplog)[0].startswith("the relay 'r': publish '*' is not allowed")
-    assert relay.stats().unanswered == {}
-    assert eventually(lambda: relay.stats().refusals) == {feed.endpoint: NO_RIGHT}
-    assert relay.stats().refused == []
-
-
 @pytest.mark.parametrize("kind", [p2pmsg.Subscriber, aio.Subscriber], ids=["threads", "asyncio"])
 def test_a_subscriber_says_once_that_a_publisher_has_no_right(
     make, peers, opened, tmp_path, caplog, kind

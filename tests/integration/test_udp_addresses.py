@@ -76,14 +76,6 @@ def test_a_subscriber_of_the_ipv6_line_alone_joins(wire, lines):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("lines", [[A.format("va"), V6], [V6, A.format("va")]])
-def test_a_subscriber_of_the_ipv4_line_alone_joins(wire, lines):
-    add_addresses(wire, "fd77::1/64", "fd77::2/64")
-    ours = ",".join(one.format("va") for one in lines)
-    assert run(wire, ours, A.format("vb"), 20) == [True, 0, [True]]
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("group", "before", "after"),
     [(V6, "fd77::1/64", "fd77::9/64"), (A, f"{SENDER_ADDRESS}/24", "10.77.0.9/24")],

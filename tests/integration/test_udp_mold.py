@@ -57,17 +57,6 @@ def test_who_comes_late_gets_it_all_from_the_request_server(make_feed, make_subs
     assert [message.value for message in take(subscriber, 5000)] == values
 
 
-def test_a_server_that_does_not_answer_is_passed_over(make_feed, make_subscriber, place, opened):
-    feed = make_feed()
-    feed.publish_many([b"x"] * 100)
-    dead = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    dead.bind(("127.0.0.1", 0))
-    where = f"{place}&request=127.0.0.1:{dead.getsockname()[1]}"
-    where += f"&request=127.0.0.1:{feed.request_address[1]}"
-    subscriber = make_subscriber(where, start="earliest")
-    assert len(take(subscriber, 100)) == 100
-
-
 def test_what_no_server_has_is_reported_lost(make_feed, make_subscriber, place):
     feed = make_feed(replay_bytes=2000)
     feed.publish_many([bytes(100)] * 100)

@@ -113,22 +113,6 @@ def test_random_drops_on_the_network_lose_nothing(wire, percent):
     assert repaired > 0
 
 
-@pytest.mark.long
-def test_ipv6_groups_work_alike(wire):
-    for pid, name, address in (
-        (wire.sender_pid, "va", "fd77::1"),
-        (wire.receiver_pid, "vb", "fd77::2"),
-    ):
-        added = inside(pid, "ip", "addr", "add", f"{address}/64", "dev", name, "nodad")
-        if added.wait(60):
-            pytest.skip("no IPv6 here")
-    filter_datagrams(wire.receiver_pid, "udp dport 5600 numgen random mod 100 < 5 drop")
-    places = "udp://[ff15::77]:5600?interface=va", "udp://[ff15::77%vb]:5600"
-    in_order, got, balanced, lost, repaired, _, _ = end(*start(wire, places=places))
-    assert (in_order, got, balanced, lost) == (True, COUNT, True, 0)
-    assert repaired > 0
-
-
 OPEN = """
     import logging, sys, transports
     logging.basicConfig(stream=sys.stdout)

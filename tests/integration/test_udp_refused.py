@@ -11,7 +11,6 @@ from contextlib import ExitStack
 import pytest
 
 import p2pmsg
-from p2pmsg.moldudp64 import MoldPublisher
 from tests.bench.groups import RECEIVER_ADDRESS, SENDER_ADDRESS
 from tests.endpoints import free_port
 from tests.integration.test_udp_network import inside, python
@@ -20,7 +19,6 @@ from tests.integration.test_udp_network import pytestmark as needs_root
 BROADCAST = "255.255.255.255"
 """The system refuses to send there: sockets that do not ask for it may not broadcast."""
 GROUP = "udp://239.255.12.1:5600?interface={}"
-OTHER_GROUP = "udp://239.255.12.2:5601?interface={}"
 
 PUBLISHER = """
     import json, logging, sys, time, p2pmsg
@@ -265,27 +263,6 @@ FEED = """
 LISTEN = "import sys; from p2pmsg.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
-@pytest.mark.long
-@needs_root
-@pytest.mark.parametrize(
-    "line", [pytest.param(0, marks=pytest.mark.long, id="A"), pytest.param(1, id="B")]
-)
-def test_a_line_that_is_refused_leaves_the_other_alone(wire, run, line):
-    one = run((GROUP, OTHER_GROUP))
-    one.has("begun")
-    refuse(wire.sender_pid, f"udp dport {5600 + line} drop")
-    one.has("failing")
-    refuse(wire.sender_pid, "")
-    (count, errors, unsent, _, said, sent), got = one.go_on()
-    assert errors == []
-    assert unsent[line] > 0 == unsent[1 - line]
-    assert got[:3] == [True, True, 0]
-    assert got[3] <= 2 * count
-    assert sent < 2 * count  # no train was sent again and again
-    assert not any("TRACEBACK" in text for text in said)
-    assert one.heard()[0] == [True, True]
-
-
 def test_a_publisher_that_may_not_send_accepts_messages_and_says_why(caplog):
     with (
         caplog.at_level(logging.WARNING, logger="p2pmsg"),
@@ -303,12 +280,3 @@ def test_a_publisher_that_may_not_send_accepts_messages_and_says_why(caplog):
     said = [record for record in caplog.records if "cannot be sent" in record.message]
     assert len(said) == 1
     assert not any(record.exc_info for record in caplog.records)
-
-
-def test_a_mold_publisher_that_may_not_send_accepts_messages():
-    publisher = MoldPublisher(f"mold://{BROADCAST}:{free_port()}", session="A")
-    try:
-        assert [publisher.publish(b"x") for _ in range(3)] == [1, 2, 3]
-        assert publisher.stats().unsent >= 3
-    finally:
-        publisher.close(0)

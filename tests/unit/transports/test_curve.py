@@ -1,7 +1,6 @@
 """Keys: who is admitted to a socket that binds, and what the others get to see of it."""
 
 import logging
-import os
 
 import pytest
 
@@ -17,13 +16,11 @@ from transports import (
     ZmqRecoveryClient,
     ZmqRecoveryServer,
     ZmqSender,
-    context,
     fingerprint,
     key_text,
     parse_endpoint,
     parse_key,
 )
-from transports.zmq_plain import ZmqPlainSocket
 
 SERVER, CLIENT, STRANGER = CurveKeys.new(), CurveKeys.new(), CurveKeys.new()
 
@@ -241,53 +238,3 @@ def test_a_log_that_raises_ends_authentication_for_nobody(opened):
         assert request(client, server)[1] == b"request"
     finally:
         log.removeFilter(raises)
-
-
-def test_sockets_for_others_take_keys(opened):
-    pull = ZmqPlainSocket(
-        "pull", parse_endpoint(LOOPBACK), binds=True, context=context(), queue_messages=10,
-        message_bytes_max=1000, curve=server_of(CLIENT),
-    )  # fmt: skip
-    made = [pull]
-    try:
-        for keys in (STRANGER, CLIENT):
-            made.append(ZmqPlainSocket(
-                "push", parse_endpoint(pull.endpoint), binds=False, context=context(),
-                queue_messages=10, message_bytes_max=1000, curve=client_of(keys),
-            ))  # fmt: skip
-            made[-1].open()
-        stranger, push = made[1:]
-        eventually(lambda: push.send([b"job", b"part"]))
-        assert pull.wait(int(DEADLINE_S * 1000))
-        assert pull.receive_many(10)[0] == [[b"job", b"part"]]
-        eventually(lambda: (stranger.check(), stranger.refusal)[1])
-        assert not stranger.send([b"job"])
-        push.check()
-        assert push.refusal == ""
-    finally:
-        for one in made:
-            one.close()
-
-
-def test_a_forked_child_authenticates_by_itself(opened):
-    server = opened(ZmqRecoveryServer, LOOPBACK, curve=server_of(CLIENT))
-    client = opened(ZmqRecoveryClient, server.endpoint, curve=client_of())
-    client.connect()
-    request(client, server)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            own = ZmqRecoveryServer(LOOPBACK, context=context(), curve=server_of(STRANGER))
-            for keys, admitted in ((STRANGER, True), (CLIENT, False)):
-                made = ZmqRecoveryClient(own.endpoint, context=context(), curve=client_of(keys))
-                made.connect()
-                if admitted:
-                    assert request(made, own)[1] == b"request"
-                else:
-                    eventually(made.check)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    assert request(client, server)[1] == b"request"

@@ -1,16 +1,12 @@
 import pytest
 
 from transports import (
-    AddressError,
-    ClosedError,
-    EndpointError,
     MemoryNetwork,
     MemoryReceiver,
     MemoryRecoveryClient,
     MemoryRecoveryServer,
     MemorySender,
 )
-from transports.base import DataReceiver, DataSender, RecoveryClient, RecoveryServer
 
 FEED = "memory://feed"
 
@@ -55,23 +51,6 @@ def received(socket):
     return frames
 
 
-def test_the_sockets_fit_the_protocols(network):
-    sender: DataSender = MemorySender(FEED, network=network)
-    receiver: DataReceiver = MemoryReceiver(FEED, network=network)
-    server: RecoveryServer = MemoryRecoveryServer(FEED, network=network)
-    client: RecoveryClient = MemoryRecoveryClient(FEED, network=network)
-    assert sender.endpoint == receiver.endpoint == server.endpoint == client.endpoint == FEED
-
-
-def test_a_frame_goes_to_each_receiver_once_whose_prefix_matches(network, sender):
-    first, second = receiver_on(network, b"a", b"ab"), receiver_on(network, b"b")
-    assert sender.send(b"abc")
-    assert sender.send(b"bcd")
-    assert sender.send(b"xyz")
-    assert received(first) == [b"abc"]
-    assert received(second) == [b"bcd"]
-
-
 def test_a_full_receiver_makes_send_refuse_and_shedding_skips_it_alone(network, sender):
     slow, quick = receiver_on(network, queue_frames=1), receiver_on(network)
     assert sender.send(b"1")
@@ -113,19 +92,6 @@ def test_a_duplicate_arrives_twice_and_one_without_space_is_counted():
     assert (link.overflowed, link.in_flight, link.waiting) == (1, 0, 0)
 
 
-def test_the_welcome_comes_first_on_every_connection_if_subscribed_to(network):
-    one_way = receiver_on(network, b"t")
-    early = receiver_on(network)
-    sender = MemorySender(FEED, network=network, welcome=b"\x00hello")
-    sender.send(b"t")
-    assert received(early) == [b"\x00hello", b"t"]
-    assert received(one_way) == [b"t"]
-    early.disconnect()
-    early.connect()
-    early.connect()
-    assert received(early) == [b"\x00hello"]
-
-
 def test_what_is_in_flight_on_a_cut_link_never_arrives():
     transfers = Transfers()
     network = MemoryNetwork(transfers)
@@ -140,48 +106,6 @@ def test_what_is_in_flight_on_a_cut_link_never_arrives():
     assert (new.kind, new.source, new.target) == ("data", FEED, "alice")
     transfers.deliver_all()
     assert received(receiver) == [b"2"]
-
-
-def test_receivers_come_back_to_an_endpoint_that_is_bound_again(network):
-    receiver = receiver_on(network)
-    MemorySender(FEED, network=network, welcome=b"first").close()
-    second = MemorySender(FEED, network=network, welcome=b"second")
-    second.send(b"1")
-    assert received(receiver) == [b"first", b"second", b"1"]
-
-
-def test_a_queue_stays_bounded_over_reconnections(network, sender):
-    receiver = receiver_on(network, queue_frames=3)
-    for number in range(10):
-        sender.send(b"%d" % number)
-        receiver.disconnect()
-        receiver.connect()
-    assert received(receiver) == [b"0", b"1", b"2"]
-
-
-def test_the_sender_hears_of_the_first_and_last_subscription_to_a_prefix(network, sender):
-    first, second = receiver_on(network, b"a"), receiver_on(network, b"a")
-    first.subscribe(b"b")
-    first.subscribe(b"b")
-    first.unsubscribe(b"b")
-    first.unsubscribe(b"never")
-    assert sender.receive_subscriptions() == [b"\x01a", b"\x01b"]
-    first.close()
-    second.unsubscribe(b"a")
-    assert sender.receive_subscriptions() == [b"\x00b", b"\x00a"]
-
-
-def test_requests_and_replies_reach_whom_they_are_for(network):
-    server = MemoryRecoveryServer(FEED, network=network)
-    clients = [MemoryRecoveryClient(FEED, network=network) for _ in range(2)]
-    for client in clients:
-        client.connect()
-        assert client.send(client.name.encode())
-    for _ in clients:
-        requester, frame = server.receive()
-        assert server.reply(requester, b"to " + frame)
-    assert server.receive() is None
-    assert [received(client) for client in clients] == [[b"to peer-1"], [b"to peer-2"]]
 
 
 def test_a_reply_says_when_the_queue_is_full_and_when_the_requester_is_gone(network):
@@ -205,20 +129,3 @@ def test_requests_wait_for_the_server_within_their_bound(network):
     client.connect()
     server = MemoryRecoveryServer(FEED, network=network)
     assert [server.receive()[1], server.receive()[1], server.receive()] == [b"0", b"1", None]
-
-
-def test_misuse_is_refused(network, sender):
-    with pytest.raises(AddressError, match="bound in this network"):
-        MemorySender(FEED, network=network)
-    with pytest.raises(EndpointError, match="is not 'memory'"):
-        MemorySender("inproc://feed", network=network)
-    with pytest.raises(ValueError, match="queue_frames is at least 1"):
-        MemoryReceiver(FEED, network=network, queue_frames=0)
-    receiver = receiver_on(network)
-    for socket in (sender, receiver):
-        socket.close()
-        socket.close()
-    with pytest.raises(ClosedError):
-        sender.send(b"")
-    with pytest.raises(ClosedError):
-        receiver.receive()

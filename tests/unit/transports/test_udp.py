@@ -207,16 +207,6 @@ def test_what_the_network_refuses_is_lost_and_counted_and_said_once(opened, capl
     assert "datagrams cannot be sent: Permission denied (1 so far)" in record.message
 
 
-def test_a_train_that_fails_as_single_datagrams_do_says_nothing_of_trains(opened):
-    sender = opened(UdpSender(PLACES["group"].format(free_port())))
-    segmenting = sender.segmenting
-    sender._address = (sender._address[0], 0)  # EINVAL, as where the interface's address is gone
-    sender._set_ns = 2**62  # it is not set up again
-    assert sender.send_train([bytes(100)] * 10, 100)
-    assert sender.segmenting == segmenting
-    assert (sender.unsent.count, sender.unsent.why) == (10, "Invalid argument")
-
-
 def test_an_answer_that_nobody_can_get_is_counted_and_not_said(opened, caplog):
     """The one that asked may have forged its address."""
     sender, receiver = pair(opened, PLACES["group"].format(free_port()))

@@ -1,6 +1,5 @@
 """Binding, closing and the context of the ZeroMQ sockets."""
 
-import signal
 import socket
 import subprocess
 import sys
@@ -9,7 +8,6 @@ import threading
 import pytest
 import zmq
 
-from tests.processes import is_asleep
 from tests.unit.transports.sockets import (
     LOOPBACK,
     eventually,
@@ -149,60 +147,6 @@ def run_script(script, *arguments):
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout
-
-
-@pytest.mark.long
-def test_ctrl_c_right_after_binding_takes_no_descriptor_from_zeromq(tmp_path):
-    """pyzmq runs handlers of signals after each call. ZeroMQ's thread aborted the process then."""
-    script = """
-import gc, sys, zmq
-from transports import ZmqReceiver, ZmqSender, context
-
-place, real = sys.argv[1], zmq.Socket.bind
-
-def bind(socket, address):
-    real(socket, address)
-    raise KeyboardInterrupt
-
-for number in range(3):
-    zmq.Socket.bind = bind
-    try:
-        ZmqSender(f"{place}{number}", context=context())
-    except KeyboardInterrupt:
-        gc.collect()
-        print("interrupted")
-    zmq.Socket.bind = real
-    sender = ZmqSender(f"{place}-{number}", context=context())
-    receiver = ZmqReceiver(sender.endpoint, context=context())
-    receiver.subscribe(b"t")
-    receiver.connect()
-    while not sender.receive_subscriptions():
-        pass
-    sender.close()
-    receiver.close()
-"""
-    assert run_script(script, f"ipc://{tmp_path}/feed").split() == ["interrupted"] * 3
-
-
-@pytest.mark.long
-def test_ctrl_c_ends_the_wait_for_the_last_frames_at_exit_silently():
-    script = """
-import atexit, sys
-from transports import ZmqSender, context
-from transports.context import on_linger
-
-sender = ZmqSender("tcp://127.0.0.1:0", context=context())  # open: its context does not end
-on_linger(context(), 60_000)
-atexit.register(print, "leaves", flush=True)
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout.readline() == "leaves\n"
-        eventually(lambda: is_asleep(process.pid))
-        process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=50)[1]
-    assert said == ""
 
 
 def test_a_forked_child_gets_a_new_context_that_works():

@@ -24,35 +24,6 @@ def test_what_nobody_can_be_asked_for_is_reported_after_a_short_wait():
     assert feeds.stream.receiver.nacks.sent == 0
 
 
-def test_nothing_is_given_up_while_what_came_is_unread_but_not_without_end():
-    feeds = Feeds(can_ask=False)
-    feeds.messages(1, 3)
-    feeds.messages(5, 6)
-    feeds.pass_ms(900, unread=True)
-    assert feeds.taken() == [b"1", b"2"]
-    feeds.pass_ms(200, unread=True)
-    assert feeds.taken() == [(3, 5, "timeout"), b"5"]
-
-
-def test_a_second_line_is_waited_for_where_nobody_can_be_asked():
-    feeds = Feeds(can_ask=False, lines=2)
-    feeds.messages(1, 3)
-    feeds.messages(5, 6)
-    feeds.pass_ms(90)  # line B may bring what line A lost, and how late it is is not known yet
-    feeds.messages(1, 6, line=1)
-    assert feeds.taken() == [b"1", b"2", b"3", b"4", b"5"]
-
-
-def test_with_a_request_server_a_gap_is_asked_for_at_once_and_waited_for():
-    feeds = Feeds()
-    feeds.messages(1, 3)
-    feeds.messages(5, 6)
-    feeds.pass_ms(1)
-    assert feeds.asked() == [(3, 5)]
-    feeds.pass_ms(9000)
-    assert feeds.taken() == [b"1", b"2"]
-
-
 def test_the_end_is_reported_once_everything_was_handed_on():
     feeds = Feeds()
     feeds.messages(1, 4)
@@ -236,17 +207,6 @@ def test_packets_that_say_the_same_again_are_repetitions(count, pause_ms):
     assert feeds.stream.receiver.duplicates == count
 
 
-def test_what_request_servers_brought_shows_that_others_are_of_a_new_session():
-    feeds = Feeds(start="earliest")
-    feeds.heartbeat(4)
-    answer = codec.read_packet(codec.packet(NAME, 1, [b"1", b"2", b"3"]))
-    frame = feeds.feeds[0].answer(session_id(NAME), answer, wall_ns=1)
-    feeds.core.receive_reply(session_id(NAME), frame, now_ns=feeds.now_ns)
-    feeds.pass_ms(1000)
-    feeds.messages(1, 6, incarnation=b"b")
-    assert feeds.taken() == [b"1", b"2", b"3", *(b"b%d" % number for number in range(1, 6))]
-
-
 @pytest.mark.parametrize("start", [90, 100])
 def test_a_packet_that_only_contradicts_the_last_messages_is_dropped(start):
     """It may be anybody's: less than half of what there was has come again."""
@@ -274,21 +234,6 @@ def test_a_forged_packet_does_not_end_a_session_that_goes_on(following):
     assert not feeds.sessions.restarts
     assert feeds.core.invalid["differs"] == 1
     assert feeds.taken() == [b"%d" % number for number in range(1, 32)]
-
-
-def test_a_second_incarnation_is_seen_though_it_is_read_together_with_the_first_one():
-    """As when the process was stopped meanwhile."""
-    feeds = Feeds()
-    feeds.messages(1, 20, incarnation=b"a")
-    feeds.pass_ms(1000)
-    feeds.messages(20, 31, incarnation=b"a")
-    feeds.pass_ms(1)
-    feeds.messages(1, 40, incarnation=b"b")
-    feeds.heartbeat(40)
-    assert feeds.taken() == [
-        *(b"a%d" % number for number in range(1, 31)),
-        *(b"b%d" % number for number in range(1, 40)),
-    ]
 
 
 def test_a_packet_that_fills_a_gap_and_contradicts_the_session_is_none_of_it():

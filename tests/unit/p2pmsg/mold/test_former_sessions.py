@@ -5,7 +5,6 @@ import pytest
 from p2pmsg.mold.sessions import session_id
 from p2pmsg.subscriber.draining_feeds import FORMER_MAX
 from p2pmsg.subscriber.effects import Action
-from p2pmsg.subscriber.resync import resync
 from tests.unit.p2pmsg.mold.feeds import Feeds
 
 FIRST, SECOND = b"E1".ljust(10), b"E2".ljust(10)
@@ -86,18 +85,3 @@ def test_a_former_name_that_begins_again_is_not_asked_for_any_more(feeds):
     taken = feeds.taken()
     assert taken[0] == (3, 10, "publisher_gone")
     assert taken[1:] == [b"c1", b"c2"]
-
-
-def test_a_line_that_comes_back_to_the_former_session_has_it(feeds):
-    feeds.messages(10, 12, name=FIRST)
-    feeds.answer(3, 10, name=FIRST)
-    assert feeds.taken() == [b"1", b"2", b"b1", *(b"%d" % number for number in range(3, 12))]
-
-
-def test_an_interruption_does_not_end_it(feeds):
-    feeds.taken()
-    resync(feeds.core, now_ns=feeds.now_ns)
-    feeds.pass_ms(100)
-    assert (3, 10) in feeds.asked()
-    feeds.answer(3, 10, name=FIRST)
-    assert feeds.taken() == [b"%d" % number for number in range(3, 10)]

@@ -127,15 +127,6 @@ def fetch(servers, start, stop):
     return count, one[2] - one[1]
 
 
-def test_after_large_messages_small_ones_are_asked_for_by_the_packet_again():
-    servers = Servers(1)
-    servers.filler = lambda number: bytes(1300 if number <= 200 else 15)
-    assert fetch(servers, 2, 201)[0] == 199
-    per_packet = (1400 - codec.HEADER_BYTES) // (2 + 19)
-    assert fetch(servers, 1000, 9000)[0] < 2 * 8000 / per_packet
-    assert sum(count for _, count in servers.got) == 199 + 8000
-
-
 @pytest.mark.parametrize(("size", "most"), [(0, codec.MESSAGES_MAX), (1300, 1), (60_000, 1)])
 def test_what_is_asked_for_fits_into_a_packet(size, most):
     servers = Servers(1)
@@ -159,20 +150,6 @@ def test_a_request_is_not_repeated_before_its_answer_can_have_come(round_trip_ms
         repeated.append(len(again))
         servers.answer(*asked[0])
     assert sum(repeated[20:]) == 0
-
-
-def test_a_lost_request_is_repeated_after_two_round_trips():
-    servers = Servers(2)
-    for number in range(20):
-        asked = servers.nack((number + 10, number + 11))
-        servers.now_ns += 20 * MS
-        for one in asked:
-            servers.answer(*one)
-    assert servers.nack((50, 51))
-    servers.now_ns += 39 * MS
-    assert servers.nack((50, 51)) == []
-    servers.now_ns += MS
-    assert servers.nack((50, 51))
 
 
 def test_nothing_is_asked_or_taken_while_it_is_unconfirmed_which_session_it_is():

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pmsg import wire
-from p2pmsg.control import Nack
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.sender import pack_plain
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -113,49 +112,6 @@ def test_a_train_with_holes_is_filled_in_by_repairs(values, data):
             give(core, [datagram.with_flags(frame, add=wire.FLAG_RETRANSMISSION)])
     assert delivered(core) == values
     assert not core.invalid
-
-
-def test_a_gap_is_asked_for_at_the_source_and_then_over_the_recovery_channel():
-    core = member()
-    core.requests.clear()
-    frames = frames_of([b"%03d" % n for n in range(90)], 120)
-    give(core, [frames[0]])
-    give(core, [frames[2]])
-    lost = (Frame(frames[1]).sequence, Frame(frames[2]).sequence)
-    asked, now_ns = [], 1
-    for _ in range(20):
-        now_ns = max(now_ns + 1, core.next_deadline_ns())
-        core.handle_timer(now_ns=now_ns)
-        while core.multicast.outgoing:
-            line, address, data = core.multicast.outgoing.popleft()
-            assert (line, address) == (0, SOURCE)
-            frame = Frame(datagram.open_datagram(data))
-            body = wire.codec.make_decoder(Nack).decode(frame.data[frame.body_at :])
-            asked.append((body.ranges, body.attempt))
-        if any(Frame(data).kind == Kind.NACK for _, data in core.requests):
-            break
-    assert asked == [([lost], attempt) for attempt in (1, 2, 3, 4)]
-
-
-def test_large_frames_come_together_and_their_parts_are_asked_for():
-    core = member()
-    frame = frames_of([bytes(2000)])[0]
-    parts = datagram.fragments(frame, 400)
-    give(core, parts[:2])
-    give(core, parts[3:4])
-    beat = wire.control_frame(
-        Kind.HEARTBEAT, SESSION, wire.codec.Raw(b"\x91\x00"), sequence=1, topic=b"t"
-    )
-    give(core, [beat])
-    core.handle_timer(now_ns=10**6)
-    bodies = []
-    while core.multicast.outgoing:
-        sent = Frame(datagram.open_datagram(core.multicast.outgoing.popleft()[2]))
-        bodies.append(wire.codec.make_decoder(Nack).decode(sent.data[sent.body_at :]))
-    assert [(body.parts_of, body.ranges) for body in bodies] == [(0, [(2, 3), (4, len(parts))])]
-    for part in (parts[2], *parts[4:]):
-        give(core, [datagram.with_flags(part, add=wire.FLAG_RETRANSMISSION)])
-    assert delivered(core) == [bytes(2000)]
 
 
 def sealed(*sequences, topic="t", **options):
