@@ -218,9 +218,8 @@ def _send_with_loss(
     one = children.start(SpinningSender, ours, link_loss)
     endpoint = one.call("endpoint")
     others = [children.start(RepairedReader, ours, endpoint) for _ in range(receivers)]
-    one.begin("wait_ready", receivers)
     call_all(others, "ready")
-    one.result()
+    one.call("wait_ready", receivers)
     for other in others:
         other.begin("receive", count)
     one.begin("send", count, REPAIR_RATE)
