@@ -13,7 +13,6 @@ from tests.bench.harness import (
     Plan,
     gather,
     measure_ping_pong,
-    measure_throughput,
 )
 from tests.bench.peers import why_no_zenoh
 from tests.bench.report import Goal, Row, duty_goal, rate_goal
@@ -73,11 +72,7 @@ def _run_race(race: Race, plan: Plan) -> Row:
     reason = why_not()
     if reason is not None:
         return goal.missing(reason)
-    return goal.compared(
-        partial(measure_throughput, ours, "small", 1, plan),
-        partial(measure_throughput, peer, "small", 1, plan),
-        plan.run_count,
-    )
+    return goal.raced(ours, peer, plan)
 
 
 def _run_ping_pong(plan: Plan) -> Row:

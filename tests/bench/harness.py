@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol
 
 from tests.bench.loads import LOADS, TrialError
 
@@ -26,9 +26,6 @@ WARM_UP_COUNT = {"small": 20_000, "dict": 10_000, "large": 500}
 TOP_UP_ROUNDS_MAX = 3
 PING_WARM_UP_COUNT = 500
 STOP = b"stop"
-STOLEN_SHARE_MAX: Final = 0.05
-STOLEN_TRIES: Final = 3
-T = TypeVar("T")
 
 
 class Sender(Protocol):
@@ -420,37 +417,11 @@ def compare(
     """Run ours and the peer in turn, A B A B …, so that both see the same machine."""
     comparison = Comparison([], [])
     for run in range(run_count):
-        our, peer = repeat_stolen(what, lambda: (measure_ours(), measure_peer()))
+        our, peer = measure_ours(), measure_peer()
         comparison.ours.append(our)
         comparison.peers.append(peer)
         say(f"{what}, run {run + 1} of {run_count}: {our:,.0f} and {peer:,.0f}")
     return comparison
-
-
-def repeat_stolen(
-    what: str, measure: Callable[[], T], stolen: Callable[[], tuple[int, int]] | None = None
-) -> T:
-    """Measure; again, at most twice, where the machine's host took its cores meanwhile.
-
-    A virtual machine's host may give its cores to others for seconds. What is measured then is up
-    to ten times too slow, on one side of a pair alone.
-
-    Args:
-        what: is measured, for people.
-        measure: returns what it measured.
-        stolen: returns the ticks that the host took, and all that were wanted. Default:
-            `read_stolen`.
-
-    """
-    read = stolen or read_stolen
-    for _ in range(STOLEN_TRIES):
-        before = read()
-        measured = measure()
-        taken, wanted = (now - then for now, then in zip(read(), before, strict=True))
-        if taken <= STOLEN_SHARE_MAX * wanted:
-            break
-        say(f"{what}: the host took {taken / wanted:.0%} of the time of the cores")
-    return measured
 
 
 def read_stolen(path: Path = Path("/proc/stat")) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from tests.bench.harness import compare, repeat_stolen, say
+from tests.bench.harness import Contender, Plan, compare, measure_throughput, say
 from tests.bench.loads import TrialError
 
 PERCENTILES = {"median": 0.5, "99th percentile": 0.99, "99.9th percentile": 0.999}
@@ -59,6 +59,23 @@ class Goal:
         """Compare; a row of the medians, and of median and spread of the adjacent ratios."""
         comparison = compare(self.what, ours, peer, run_count)
         return self.between(comparison.ours, comparison.peers, note)
+
+    def raced(
+        self,
+        ours: Contender,
+        peer: Contender,
+        plan: Plan,
+        *,
+        load: str = "small",
+        subscribers: int = 1,
+        scale: float = 1.0,
+    ) -> Row:
+        """Compare throughputs; `scale` makes the row's unit of messages a second."""
+
+        def rate(contender: Contender) -> float:
+            return measure_throughput(contender, load, subscribers, plan) * scale
+
+        return self.compared(lambda: rate(ours), lambda: rate(peer), plan.run_count)
 
     def between(self, ours: Sequence[float], peers: Sequence[float], note: str = "") -> Row:
         """Compare figures of adjacent trials, in the order in which they ran."""
@@ -116,7 +133,7 @@ def compare_percentiles(
     trials: tuple[list[list[int]], ...] = [], []
     try:
         for number in range(run_count):
-            pair = repeat_stolen(what, lambda: (sorted(ours()), sorted(peer())))
+            pair = sorted(ours()), sorted(peer())
             for side, ages in zip(trials, pair, strict=True):
                 side.append(ages)
             pairs = [

@@ -124,15 +124,9 @@ def run(plan: Plan) -> Iterator[Row]:
             (FOUR, OURS, "small", 4, 1.0),
         )
         for goal, peer, load, count, scale in races:
-
-            def measure(
-                one: Contender, load: str = load, count: int = count, scale: float = scale
-            ) -> float:
-                return measure_throughput(one, load, count, plan) * scale
-
             yield goal.guarded(
-                lambda goal=goal, peer=peer, measure=measure: goal.compared(
-                    partial(measure, secured), partial(measure, peer), plan.run_count
+                lambda goal=goal, peer=peer, load=load, count=count, scale=scale: goal.raced(
+                    secured, peer, plan, load=load, subscribers=count, scale=scale
                 )
             )
         yield PING_PONG.guarded(

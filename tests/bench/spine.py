@@ -15,7 +15,6 @@ from tests.bench.harness import (
     Contender,
     Plan,
     measure_ping_pong,
-    measure_throughput,
     say,
 )
 from tests.bench.loads import LARGE_BYTES, TrialError
@@ -89,12 +88,13 @@ def _run_race(race: Race, plan: Plan) -> Row:
     if reason is not None:
         return race.goal.missing(reason)
 
-    def measure(contender: Contender) -> float:
-        rate = measure_throughput(contender, race.load, race.subscriber_count, plan)
-        return rate * race.scale
-
-    return race.goal.compared(
-        lambda: measure(race.ours), lambda: measure(race.peer), plan.run_count
+    return race.goal.raced(
+        race.ours,
+        race.peer,
+        plan,
+        load=race.load,
+        subscribers=race.subscriber_count,
+        scale=race.scale,
     )
 
 

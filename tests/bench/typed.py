@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 import p2pmsg
-from tests.bench.harness import Contender, Plan, measure_throughput
+from tests.bench.harness import Contender, Plan
 from tests.bench.loads import TrialError
 from tests.bench.ours import OURS, TOPIC, OursManySender, OursReceiver, OursSender
 from tests.bench.report import Row, rate_goal
@@ -76,12 +76,8 @@ def run(plan: Plan) -> Iterator[Row]:
     """Yield the rows of the area as they are measured."""
     for goal, sender, kind, untyped in RACES:
         typed = Contender(f"typed {kind.__name__}", sender, partial(TypedReceiver, kind))
-
-        def measure(contender: Contender) -> float:
-            return measure_throughput(contender, "dict", 1, plan)
-
         yield goal.guarded(
-            lambda goal=goal, typed=typed, untyped=untyped: goal.compared(
-                lambda: measure(typed), lambda: measure(untyped), plan.run_count
+            lambda goal=goal, typed=typed, untyped=untyped: goal.raced(
+                typed, untyped, plan, load="dict"
             )
         )
