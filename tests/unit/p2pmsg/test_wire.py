@@ -30,32 +30,20 @@ def test_a_header_field_arrives(changes, name, value):
 
 MALFORMED = {
     "nothing": (b"", "no topic"),
-    "no zero byte": (b"t" * 300, "no topic"),
     "a topic too long": (header(topic=b"x" * 256), "no topic"),
     "only a topic": (b"t\0", "truncated"),
-    "a header cut short": (header(body=b"")[:-1], "truncated"),
     "a topic that is not UTF-8": (header(topic=b"\xff\xfe"), "topic"),
     "another magic": (header(magic=b"P2"), "magic"),
     "another version": (header(version=2), "version"),
-    "kind 0": (header(kind=0), "kind"),
     "kind 6, which is free": (header(kind=6), "kind"),
-    "kind 255": (header(kind=255), "kind"),
     "compressed, which is for later": (header(compression=1), "compression"),
     "a body cut short": (header()[:-1], "length"),
-    "a body too long": (header() + b"\0", "length"),
     "a length that lies": (header(length=2**32 - 1), "length"),
     "a sequence too high": (header(sequence=2**64 - 1), "sequence"),
-    "an end too high": (header(sequence=2**63 - 1), "sequence"),
     "data without a topic": (header(topic=b""), "count"),
     "no messages": (header(count=0, body=b"\x94\x90\xc0\xc0\xc0"), "count"),
     "a count that lies": (header(count=5), "count"),
-    "more messages than bytes": (
-        header(count=2**32 - 1, body=b"\x94\xdd\xff\xff\xff\xff\xc0\xc0\xc0"),
-        "count",
-    ),
-    "a count that lies hugely": (header(count=2**32 - 1), "count"),
     "no body": (header(body=b""), "count"),
-    "a body that is no array": (header(body=b"\x01\x02\x03"), "count"),
     "an array of three": (header(body=b"\x93\x91\x01\xc0\xc0"), "count"),
     "values that are no array": (header(body=b"\x94\xc4\x01a\xc0\xc0"), "count"),
 }
@@ -71,20 +59,15 @@ def test_a_malformed_frame_is_refused_by_reason(data, reason):
 HUGE = b"\xdd\xff\xff\xff\xff"
 BODIES = {
     "values cut short": (b"\x94\x91", 1, "body"),
-    "columns cut short": (b"\x94\x91\x01\xc0", 1, "body"),
     "more after the columns": (b"\x94\x91\x01\xc0\xc0\xc0\x01", 1, "body"),
     "as many values as it claims, but none there": (b"\x94\xdc\0\4", 4, "body"),
-    "a value that claims to be huge": (b"\x94\x91" + HUGE + b"\xc0\xc0\xc0", 1, "body"),
     "bytes that claim to be huge": (b"\x94\x91\xc6\xff\xff\xff\xff\xc0\xc0\xc0", 1, "body"),
     "a str that is not UTF-8": (b"\x94\x91\xa1\xff\xc0\xc0\xc0", 1, "body"),
     "lists in lists without end": (b"\x94\x91" + b"\x91" * 100_000, 1, "body"),
     "timestamps of another type": (b"\x94\x91\x01\x91\xa1x\xc0\xc0", 1, "body"),
     "keys of another type": (b"\x94\x91\x01\xc0\x91\x01\xc0", 1, "body"),
     "headers of another type": (b"\x94\x91\x01\xc0\xc0\x91\x01", 1, "body"),
-    "headers with int keys": (b"\x94\x91\x01\xc0\xc0\x91\x81\x01\x01", 1, "body"),
-    "too few timestamps": (b"\x94\x92\x01\x02\x91\x01\xc0\xc0", 2, "columns"),
     "too many keys": (b"\x94\x91\x01\xc0\x92\xc0\xc0\xc0", 1, "columns"),
-    "no headers in their column": (b"\x94\x91\x01\xc0\xc0\x90", 1, "columns"),
 }
 
 
