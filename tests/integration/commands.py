@@ -15,8 +15,6 @@ from tests.integration.peers import eventually as eventually
 
 P2PMSG = [sys.executable, "-m", "p2pmsg"]
 DEADLINE_S = 60.0
-ENDINGS = {"Ctrl-C": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 143)}
-"""Signals that end a command, and the exit status after each."""
 _MARK = "P2PMSG_TEST_MARK"
 _IDLE = re.compile(r"p2pmsg .* has answered at .*\n")
 """That nobody answers, which a busy machine may take 5 s for."""

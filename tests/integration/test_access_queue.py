@@ -113,11 +113,8 @@ def test_who_loses_the_right_loses_its_jobs_and_its_answers_do_not_count(
 
 
 @MODES
-@pytest.mark.parametrize("with_rules", [True, False])
-def test_revoke(peers, server, access, mode, with_rules):
-    change(server, access, ANN + BOB)
-    if not with_rules:
-        server = peers.security("server", "ann", "bob")
+def test_revoke(peers, mode):
+    server = peers.security("server", "ann", "bob")
     with Pusher(LOOPBACK, name="jobs", security=server, acknowledge=mode) as pusher:
         place = peers.pinned(pusher.endpoint, "server")
         with (

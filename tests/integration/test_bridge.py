@@ -11,7 +11,7 @@ import zmq
 
 import p2pmsg
 from p2pmsg.bridge import BridgeConfig
-from p2pmsg.errors import BindError, ConfigError
+from p2pmsg.errors import ConfigError
 from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
 
 WAIT_MS = int(DEADLINE_S * 1000)
@@ -434,9 +434,3 @@ def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "transports.sp_plain", raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'p2pmsg\[nng\]'"):
         p2pmsg.Bridge("sp+sub://127.0.0.1:1", LOOPBACK)
-
-
-def test_an_endpoint_that_is_taken_is_named(stranger):
-    _, place = stranger(zmq.PUB)
-    with pytest.raises(BindError, match=place):
-        p2pmsg.Bridge(f"zmq+sub://{place}?bind=1", LOOPBACK)

@@ -2,14 +2,12 @@
 
 import json
 import os
-import signal
 import subprocess
 
 import pytest
 
 from tests.bench.between import Server, measure
 from tests.integration.commands import (
-    ENDINGS,
     P2PMSG,
     eventually,
     run_here,
@@ -45,9 +43,8 @@ def test_json_values_arrive_with_topic_sequence_and_key(start, endpoint):
     assert pub.returncode == 0
 
 
-@pytest.mark.parametrize("levels", [501, 900, 2000])
-def test_a_line_that_is_nested_too_deeply_is_refused(endpoint, levels):
-    line = b"[" * levels + b"]" * levels + b"\n"
+def test_a_line_that_is_nested_too_deeply_is_refused(endpoint):
+    line = b"[" * 501 + b"]" * 501 + b"\n"
     ended = run_here("pub", endpoint, "t", "--json", "--wait", "0", stdin=b"1\n" + line)
 
     assert ended.returncode == 1
@@ -127,16 +124,6 @@ def test_a_closed_standard_input_is_reported_in_one_line(arguments, tmp_path):
     )
 
 
-def test_a_port_in_use_is_reported_in_one_line(make_publisher):
-    taken = make_publisher().endpoint
-
-    pub = run_here("pub", taken, "t")
-
-    assert pub.returncode == 1
-    assert pub.stderr.decode().startswith(f"p2pmsg pub: cannot bind '{taken}'")
-    assert pub.stderr.count(b"\n") == 1
-
-
 @pytest.mark.long
 def test_sub_ends_quietly_when_nobody_reads_it_any_more(start, make_publisher):
     publisher = make_publisher()
@@ -166,18 +153,16 @@ def test_a_full_disk_is_reported_in_one_line(start, make_publisher):
     assert sub.errors() == "p2pmsg sub: No space left on device\n"
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", pytest.param("Ctrl-C", marks=pytest.mark.long)])
-def test_sub_ends_by_a_signal_and_still_prints_its_ledger(how, start, make_publisher):
+def test_sub_ends_by_a_signal_and_still_prints_its_ledger(start, make_publisher):
     publisher = make_publisher(name="feed")
     sub = start("sub", publisher.endpoint, "--stats")
     publisher.wait_for_subscribers(1, timeout=60)
     publisher.publish("t", "first")
     eventually(sub.output)
-    number, status = ENDINGS[how]
 
-    sub.process.send_signal(number)
+    sub.process.terminate()
 
-    assert sub.wait(60) == (status if number == signal.SIGINT else 0)
+    assert sub.wait(60) == 0
     assert sub.errors().splitlines()[1].split() == ["t", "feed", "1", "1", "0", "0"]
 
 
@@ -200,16 +185,14 @@ def test_respond_answers_with_what_a_command_prints(start, endpoint):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", ENDINGS)
-def test_respond_ends_by_a_signal_with_its_command(how, start, endpoint, tmp_path):
+def test_respond_ends_by_a_signal_with_its_command(start, endpoint, tmp_path):
     mark = tmp_path / "begun"
     script = f"touch {mark}; exec sleep 100"
     respond = start("respond", endpoint, "t", "--", "sh", "-c", script)
     start("request", endpoint, "t", "v", "--timeout", "60")
     assert eventually(mark.exists)
-    number, status = ENDINGS[how]
-    respond.process.send_signal(number)
-    assert respond.wait(60) == (status if number == signal.SIGINT else 0)
+    respond.process.terminate()
+    assert respond.wait(60) == 0
     assert "Traceback" not in respond.errors()
     assert eventually(lambda: not respond.processes())
 

@@ -61,20 +61,6 @@ def test_ls_lists_the_streams(log):
     assert " (free, and the log itself) hold " in window
 
 
-def test_ls_prints_json(log):
-    result = json.loads(run_here("log", "ls", log.path, "--json").stdout)
-
-    assert result["directory"] == log.path
-    assert result["session"] == f"{log.session:016x}"
-    assert [stream["topic"] for stream in result["streams"]] == ["quotes.btc", "trades"]
-    trades = result["streams"][1]
-    assert (trades["earliest"], trades["next"], trades["frames"]) == (0, 1000, 100)
-    assert trades["messages_s"] == pytest.approx(1000 / 99)
-    assert result["bytes"] == sum(file.stat().st_size for file in log.files())
-    assert result["disk_bytes"] > result["bytes"]
-    assert result["window_s"] == pytest.approx(result["disk_bytes"] / result["bytes_s"])
-
-
 def test_dump_prints_every_message_as_it_was(log):
     messages = dump(log)
 

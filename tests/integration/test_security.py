@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from p2pmsg import Publisher, Relay, Subscriber, aio
+from p2pmsg import Publisher, Relay, Subscriber, aio, metrics
 from p2pmsg.errors import AuthenticationError, ConfigError
 from p2pmsg.log import LogConfig
 from tests.endpoints import lasting_endpoint
@@ -167,6 +167,20 @@ def test_mold_and_inproc_take_no_keys(peers):
             make("mold://239.7.7.7:7001?interface=127.0.0.1", security=security)
     with pytest.raises(ConfigError, match="stays within the process"):
         Publisher("inproc://x", security=security)
+
+
+def test_only_a_known_collector_reads_metrics(peers):
+    security = peers.security("client", "collector")
+    with metrics.Client(LOOPBACK, security=security, interval=0, close_timeout=0) as client:
+        client.increment("orders")
+        place = peers.pinned(client.endpoint, "client")
+        with Subscriber(place, security=peers.security("stranger")) as subscriber:
+            assert refused(lambda: subscriber.receive(TIMEOUT))
+        own = peers.security("collector")
+        with Subscriber(place, security=own, start="earliest") as subscriber:
+            assert subscriber.receive(TIMEOUT)
+    with pytest.raises(ConfigError, match="security must be None with a plain StatsD server"):
+        metrics.Client("udp://127.0.0.1:8125", security=security)
 
 
 def test_in_an_event_loop(peers):

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="serving over HTTP needs uvicorn (extra http)")
 
-from tests.integration.commands import ENDINGS, command, run_here
+from tests.integration.commands import command, run_here
 from tests.integration.peers import eventually
 from tests.integration.test_serve import Events, ask, values
 
@@ -19,8 +19,7 @@ def port_of(running):
     return int(re.search(r"http://127\.0\.0\.1:(\d+)/", running.said())[1])
 
 
-@pytest.mark.parametrize("ending", ["SIGTERM", pytest.param("Ctrl-C", marks=pytest.mark.long)])
-def test_the_command_serves_publishes_and_ends_well(tmp_path, ending):
+def test_the_command_serves_publishes_and_ends_well(tmp_path):
     arguments = ("--publish", f"ipc://{tmp_path}/posted", "--log", str(tmp_path / "log"))
     with command(tmp_path, "serve", *HERE, *arguments) as running:
         port = port_of(running)
@@ -31,9 +30,9 @@ def test_the_command_serves_publishes_and_ends_well(tmp_path, ending):
             )
             assert (status, json.loads(answer)["sequence"]) == (200, 0)
             assert values(events.messages(1)) == [[1]]
-            running.process.send_signal(ENDINGS[ending][0])
+            running.process.terminate()
             assert events.next() is None
-        assert running.wait(60) == {"Ctrl-C": 130, "SIGTERM": 0}[ending]
+        assert running.wait(60) == 0
         assert "1 event streams, 1 messages received, 1 published" in running.said()
         assert "Traceback" not in running.said()
 
@@ -41,9 +40,7 @@ def test_the_command_serves_publishes_and_ends_well(tmp_path, ending):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ([], "endpoint"),
         (["tcp://127.0.0.1:1", "--listen", "0.0.0.0:0"], "--token-file"),
-        (["tcp://127.0.0.1:1", "--listen", "nonsense"], "HOST:PORT"),
         (["tcp://127.0.0.1:1", "--log", "x"], "--publish"),
         (["tcp://127.0.0.1:1", "--query-token"], "--token-file"),
         (
@@ -51,8 +48,6 @@ def test_the_command_serves_publishes_and_ends_well(tmp_path, ending):
             "argument --token-file: cannot read '/nothing': No such file or directory",
         ),
         (["tcp://127.0.0.1:1", "--allow-origin", "*", *HERE], "allow_origins"),
-        (["tcp://127.0.0.1:1", "--topics", "a\0"], "topic"),
-        (["tcp://", *HERE], "tcp://"),
         (["tcp://127.0.0.1:1", "--allow-host", "http://a", *HERE], "allow_hosts"),
         (["tcp://127.0.0.1:1", "--cert", __file__, "--cert-key", __file__, *HERE], "cert"),
     ],

@@ -45,29 +45,6 @@ def test_topics_by_pattern_and_those_that_come_later(spark, publisher, tmp_path)
     assert {row.topic for row in sink.rows} == {"trades.a", "trades.b"}
 
 
-@pytest.mark.long
-def test_a_limit_holds_and_shares(spark, publisher, tmp_path):
-    publisher.publish_many("t", [b"x"] * 1000)
-    publisher.publish_many("u", [b"x"] * 10)
-    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "101", "minPartitions": "3"}
-    frame = read(spark, [publisher.endpoint], subscribe="t,u", **options).load()
-    parts = []
-    sink = Collector()
-
-    def keep(batch, batch_id):
-        parts.append(batch.rdd.getNumPartitions())
-        sink(batch, batch_id)
-
-    collect_now(frame, tmp_path, keep)
-    sizes = [len(batch) for _, batch in sorted(sink.batches.items()) if batch]
-
-    assert sizes == [101] * 10
-    assert sink.offsets("t") == list(range(1000))
-    assert sink.offsets("u") == list(range(10))
-    assert all(any(row.topic == "u" for row in batch) for batch in list(sink.batches.values())[1:5])
-    assert max(parts) == 3
-
-
 def test_typed_columns_of_dicts(spark, publisher, tmp_path):
     for number in range(50):
         value = {"symbol": "BTC", "price": number / 2, "size": number}

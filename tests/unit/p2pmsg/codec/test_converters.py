@@ -184,21 +184,6 @@ def test_structs_go_and_come_alike(arguments):
         assert str(found.value) == str(expected.value)
 
 
-def test_packed_parts_are_left_as_they_are():
-    kinds = {codec: codec.Raw for codec in (by_msgspec, by_msgpack)}
-    for codec, raw in kinds.items():
-        encoder, data = codec.make_encoder(), codec.make_encoder().encode([[1], {"a": 2}, "x"])
-        decode = codec.make_decoder(tuple[raw, dict[str, int], raw]).decode
-        first, second, third = decode(data)
-        assert (bytes(memoryview(first)), second, bytes(memoryview(third))) == (
-            b"\x91\x01",
-            {"a": 2},
-            b"\xa1x",
-        )
-        assert encoder.encode([first, second, third]) == data
-        assert encoder.encode({"a": (first, None)}) == b"\x81\xa1a\x92\x91\x01\xc0"
-
-
 def test_json_has_the_same_text():
     values = [
         {"a": [1, 2.5, None, True], "é": "ü\n"}, [float("nan"), float("inf")], b"abc", Side.BUY,
