@@ -102,7 +102,6 @@ class GroupKeys:
         # Who lacks the newest key, and when it is sent again, after which wait: the next one first.
         self._lacking: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._joined_lacking = 0
-        self._requesters: dict[bytes, set[int]] = {}  # whose connections they are
         self.rotations = self.unconfirmed = 0
 
     def _make(self) -> SealingKey:
@@ -183,8 +182,9 @@ class GroupKeys:
 
         It stays joined until it is dismissed.
         """
-        for subscriber in self._requesters.pop(requester, ()):
-            holder = self._holders[subscriber]
+        for subscriber, holder in self._holders.items():
+            if holder.requester != requester:
+                continue
             holder.requester, holder.is_gone = b"", True
             if self._lacking.pop(subscriber, None) is not None:
                 self._joined_lacking -= holder.joined
@@ -194,7 +194,6 @@ class GroupKeys:
         holder = self._holders.pop(subscriber, None)
         if holder is None:
             return
-        self._leave_requester(subscriber, holder)
         self._unjoined.pop(subscriber, None)
         for name in holder.openers:
             self._openers.pop(name, None)
@@ -291,9 +290,7 @@ class GroupKeys:
         """Note over which connection one is heard; over another one it is sent what it lacks."""
         if holder.requester == requester:
             return
-        self._leave_requester(subscriber, holder)
         holder.requester = requester
-        self._requesters.setdefault(requester, set()).add(subscriber)
         if holder.is_gone:
             holder.is_gone = False
             self._joined_lacking += holder.joined
@@ -301,13 +298,6 @@ class GroupKeys:
             return
         self._lacking[subscriber] = 0, AGAIN_NS
         self._lacking.move_to_end(subscriber, last=False)
-
-    def _leave_requester(self, subscriber: int, holder: _Holder) -> None:
-        others = self._requesters.get(holder.requester)
-        if others is not None:
-            others.discard(subscriber)
-            if not others:
-                del self._requesters[holder.requester]
 
     def _add(self, subscriber: int) -> _Holder:
         if len(self._unjoined) >= UNJOINED_MAX or len(self._holders) >= HOLDERS_MAX:

@@ -25,7 +25,7 @@ from p2pmsg.multicast.seal import (
     key_id,
     require_cryptography,
 )
-from p2pmsg.multicast.signing import KEY_BYTES, BlockVerifier, SignedOpeningKey
+from p2pmsg.multicast.signing import KEY_BYTES, BlockVerifier
 from p2pmsg.wire import Frame, FrameError
 
 KEYS_MAX: Final = 8
@@ -148,10 +148,8 @@ class _Session:
 
     def opening(self, secret: Secret, session: int, entry: KeyEntry) -> OpeningKey:
         """Return what opens datagrams of a key."""
-        order, first = entry.order, entry.counter
-        if self.verifier is None:
-            return OpeningKey(secret, session, order=order, first=first)
-        return SignedOpeningKey(secret, session, self.verifier, order=order, first=first)
+        verify = None if self.verifier is None else self.verifier.verify
+        return OpeningKey(secret, session, order=entry.order, first=entry.counter, verify=verify)
 
 
 class Keyring:

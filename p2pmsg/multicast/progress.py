@@ -15,42 +15,35 @@ _Mark = tuple[int, list[tuple[StreamReceiver[Any], int]]]
 
 
 class ProgressMarks:
-    """Remembers which marks were read, and which of them have no gap before them.
-
-    Attributes:
-        waiting: how many have.
-
-    """
+    """Remembers which marks were read, and which of them have no gap before them."""
 
     def __init__(self) -> None:
         self._places: dict[int, tuple[int, int]] = {}
         self._marks: dict[int, deque[_Mark]] = {}
-        self.waiting = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any mark has a gap before it."""
+        return bool(self._marks)
 
     def note(self, session: int, position: int, gaps: Sequence[StreamReceiver[Any]]) -> None:
         """Note that a mark was read, while these streams of its session missed something."""
         if session not in self._places and len(self._places) >= SESSIONS_MAX:
-            forgotten = next(iter(self._places))
-            del self._places[forgotten]
-            self.waiting -= len(self._marks.pop(forgotten, ()))
+            self.forget(next(iter(self._places)))
         complete = self._places.get(session, (0, 0))[1]
         read = position  # of this one: a false one must not stand for those that follow
         if not gaps:
             complete = read
-            self.waiting -= len(self._marks.pop(session, ()))
+            self._marks.pop(session, None)
         else:
-            marks = self._marks.setdefault(session, deque())
+            marks = self._marks.setdefault(session, deque(maxlen=WAITING_MAX))
             marks.append((position, [(receiver, receiver.head) for receiver in gaps]))
-            self.waiting += 1
-            if len(marks) > WAITING_MAX:
-                marks.popleft()
-                self.waiting -= 1
         self._places[session] = read, min(read, complete)
 
     def forget(self, session: int) -> None:
         """Forget a session's marks: its publisher was started again, and counts from 0."""
         self._places.pop(session, None)
-        self.waiting -= len(self._marks.pop(session, ()))
+        self._marks.pop(session, None)
 
     def completed(self) -> list[int]:
         """Return the sessions of which more is complete than before."""
@@ -61,7 +54,6 @@ class ProgressMarks:
                 receiver.expected >= head or not receiver.missing for receiver, head in marks[0][1]
             ):
                 done = marks.popleft()[0]
-                self.waiting -= 1
             if not marks:
                 del self._marks[session]
             if done >= 0:

@@ -30,7 +30,6 @@ WINDOW: Final = 65_536
 """How far a datagram may be out of order: 90 MiB of them."""
 COUNTER_MAX: Final = 2**63 - 1
 ID_BYTES: Final = 4
-COUNTER_BYTES: Final = 8
 _SALT_BYTES: Final = 4
 _LEAD_BYTES: Final = len(SEAL_MAGIC) + ID_BYTES
 
@@ -214,6 +213,11 @@ class Opened(NamedTuple):
 class OpeningKey:
     """Opens datagrams, each once on each line.
 
+    Args:
+        secret, owner, order: as the attributes.
+        first: the counter of the first datagram that is taken.
+        verify: `BlockVerifier.verify`, where they are signed. Default None: they are not.
+
     Attributes:
         secret: the key.
         owner: whose datagrams it opens: a session, or a subscriber.
@@ -222,11 +226,19 @@ class OpeningKey:
     """
 
     __slots__ = (
-        "_decrypt", "_first", "_invalid_tag", "_lead", "_salt", "_windows", "order", "owner",
-        "secret",
+        "_decrypt", "_first", "_invalid_tag", "_lead", "_salt", "_verify", "_windows", "order",
+        "owner", "secret",
     )  # fmt: skip
 
-    def __init__(self, secret: Secret, owner: int, *, order: int = 0, first: int = 0) -> None:
+    def __init__(
+        self,
+        secret: Secret,
+        owner: int,
+        *,
+        order: int = 0,
+        first: int = 0,
+        verify: Callable[[bytes, bytes], int] | None = None,
+    ) -> None:
         from cryptography.exceptions import InvalidTag
 
         self.secret = secret
@@ -236,6 +248,7 @@ class OpeningKey:
         self._invalid_tag: type[Exception] = InvalidTag
         self._lead, self._salt = SEAL_MAGIC + secret.id, secret.salt
         self._first = first
+        self._verify = verify
         self._windows: dict[int, ReplayWindow] = {}
 
     def window(self, line: int) -> ReplayWindow:
@@ -260,9 +273,12 @@ class OpeningKey:
         """Open the datagrams from `at` on that were sealed with this key; None: the first was not.
 
         `segment` is how long each is; the last one may be shorter. Those that are forged, cut or
-        replayed are left out, and counted in `invalid`.
+        replayed are left out, and counted in `invalid`. It also ends before another size of proofs.
+        The window takes no counter before its signature was verified: else any member could use up
+        those of the publisher.
         """
-        lead, salt, decrypt = self._lead, self._salt, self._decrypt
+        lead, salt, decrypt, verify = self._lead, self._salt, self._decrypt, self._verify
+        proof_bytes = 0
         window = self.window(line)
         following = window.following
         pieces: list[bytes] = []
@@ -275,10 +291,16 @@ class OpeningKey:
             nonce = header[_LEAD_BYTES:]
             counter = int.from_bytes(nonce, "big")
             try:
-                if counter != following or counter > COUNTER_MAX:
+                if counter != following or counter > COUNTER_MAX or verify is not None:
                     window.following = following
                     window.check(counter)
                     piece = decrypt(salt + nonce, data[at + HEADER_BYTES : stop], header)
+                    if verify is not None:
+                        size = verify(header, piece)
+                        if pieces and size != proof_bytes:
+                            break
+                        proof_bytes = size
+                        piece = piece[:-size]
                     window.note(counter)
                     following = window.following
                 else:
@@ -293,7 +315,8 @@ class OpeningKey:
         window.following = following
         if at == first:
             return None
-        return Opened(self, b"".join(pieces), segment - SEAL_OVERHEAD_BYTES, len(pieces), at)
+        frame_bytes = segment - SEAL_OVERHEAD_BYTES - proof_bytes
+        return Opened(self, b"".join(pieces), frame_bytes, len(pieces), at)
 
 
 def key_id(datagram: bytes | memoryview) -> bytes | None:

@@ -14,17 +14,13 @@ Hashes are the first 16 bytes of SHA-256. To forge takes a second preimage, sinc
 datagram has a counter and a time in ns that nobody else chooses.
 """
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
 from p2pmsg.multicast.run import SEAL_OVERHEAD_BYTES
 from p2pmsg.multicast.seal import (
-    COUNTER_BYTES,
-    HEADER_BYTES,
-    Opened,
-    OpeningKey,
     SealingKey,
     Secret,
     make_header,
@@ -209,54 +205,3 @@ class SignedSealingKey(SealingKey):
                 content = b"".join((frame, proof))
                 pieces += (header, encrypt(make_nonce(salt, counter), content, header))
         return pieces
-
-
-class SignedOpeningKey(OpeningKey):
-    """Opens datagrams that the group's publisher has signed; the others change nothing."""
-
-    __slots__ = ("_verifier",)
-
-    def __init__(
-        self, secret: Secret, owner: int, verifier: BlockVerifier, *, order: int, first: int
-    ) -> None:
-        super().__init__(secret, owner, order=order, first=first)
-        self._verifier = verifier
-
-    def open_train(
-        self, line: int, data: memoryview, at: int, segment: int, invalid: Counter[str]
-    ) -> Opened | None:
-        """Do as `OpeningKey.open_train`; it also ends before another size of proofs.
-
-        The window takes no counter before its signature was verified: else any member could use up
-        those of the publisher.
-        """
-        lead, salt, decrypt = self._lead, self._salt, self._decrypt
-        verify, window = self._verifier.verify, self.window(line)
-        pieces: list[bytes] = []
-        proof_bytes = 0
-        first, end = at, len(data)
-        while at < end:
-            stop = min(at + segment, end)
-            header = bytes(data[at : at + HEADER_BYTES])
-            if not header.startswith(lead):
-                break
-            nonce = header[-COUNTER_BYTES:]
-            counter = int.from_bytes(nonce, "big")
-            try:
-                window.check(counter)
-                content: Any = decrypt(salt + nonce, data[at + HEADER_BYTES : stop], header)
-                size = verify(header, content)
-                if pieces and size != proof_bytes:
-                    break
-                proof_bytes = size
-                window.note(counter)
-                pieces.append(content[:-size])
-            except FrameError as error:
-                invalid[str(error)] += 1
-            except (self._invalid_tag, ValueError):
-                invalid["unauthentic"] += 1
-            at = stop
-        if at == first:
-            return None
-        frame_bytes = segment - SEAL_OVERHEAD_BYTES - proof_bytes
-        return Opened(self, b"".join(pieces), frame_bytes, len(pieces), at)

@@ -41,4 +41,4 @@ def test_only_so_many_marks_of_a_session_are_remembered(receiver):
     marks = ProgressMarks()
     for position in range(WAITING_MAX + 5):
         marks.note(SESSION, position, [receiver])
-    assert marks.waiting == WAITING_MAX
+    assert len(marks._marks[SESSION]) == WAITING_MAX

@@ -15,7 +15,6 @@ from p2pmsg.multicast.signing import (
     BLOCKS_MAX,
     BlockSigner,
     BlockVerifier,
-    SignedOpeningKey,
     SignedSealingKey,
 )
 from p2pmsg.wire import FrameError
@@ -25,7 +24,7 @@ SIGNER = BlockSigner(bytes(range(32)))
 
 
 def opening(first=0):
-    return SignedOpeningKey(SECRET, 7, BlockVerifier(SIGNER.public), order=0, first=first)
+    return OpeningKey(SECRET, 7, first=first, verify=BlockVerifier(SIGNER.public).verify)
 
 
 def sealed(frames, counter=0):
@@ -59,8 +58,8 @@ def test_each_datagram_of_a_block_is_opened_alone_in_any_order_whatever_was_lost
 def test_a_train_is_opened_at_once_with_one_signature_for_each_block(count, monkeypatch):
     verified = []
     opener = opening()
-    verify = opener._verifier._verify
-    opener._verifier._verify = lambda *parts: (verified.append(parts), verify(*parts))
+    verify = opener._verify.__self__._verify
+    opener._verify.__self__._verify = lambda *parts: (verified.append(parts), verify(*parts))
     frames = [*frames_of(count - 1), b"short"]
     train = sealed(frames)
     got, at, data, invalid = b"", 0, memoryview(b"".join(train)), Counter()
@@ -158,6 +157,6 @@ def test_what_is_remembered_is_bounded_and_nothing_of_what_is_forged():
             opener.open(datagram)
         with pytest.raises(FrameError):
             opener.open(SealingKey(SECRET, counter + 10**6).seal(b"forged" + bytes(66)))
-    blocks = opener._verifier._blocks
+    blocks = opener._verify.__self__._blocks
     assert len(blocks) == BLOCKS_MAX
     assert all(len(block) <= 2 * BLOCK_MAX for block in blocks.values())
