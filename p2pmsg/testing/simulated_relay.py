@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from p2pmsg.config import SubscriberConfig
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.relay.metadata import RelayMetadata
@@ -53,12 +52,10 @@ class SimulatedRelay(SimulatedSubscriber):
         self.disk: Any = MemoryStore() if log else None
         self._publishing = network.options.publisher
         self._serve_ns = 0
-        super().__init__(name, network, history, upstreams, start="earliest")
-
-    def _make_config(self, config: SubscriberConfig) -> SubscriberConfig:
-        """Give up a gap before the subscribers do, as `Relay` does; see `REPAIR_TIMEOUT_S`."""
-        config = super()._make_config(config)
-        return replace(config, repair_timeout=config.repair_timeout / 2)
+        config = network.options.subscriber
+        # It gives up a gap before its subscribers do, as `Relay` does; see `REPAIR_TIMEOUT_S`.
+        config = replace(config, repair_timeout=config.repair_timeout / 2)
+        super().__init__(name, network, history, upstreams, start="earliest", config=config)
 
     @property
     def evicted(self) -> bool:

@@ -101,7 +101,7 @@ class SimulatedSubscriber:
         self.policy = policy or GapPolicy("wait")
         self._reads, self._types = reads, types
         self._network = network
-        self.config = self._make_config(config or network.options.subscriber)
+        self.config = config or network.options.subscriber
         self.core: SubscriberCore | None = None
         self.crashes = 0
         self._history = history
@@ -120,9 +120,6 @@ class SimulatedSubscriber:
             self.cursor = SimulatedCursor(name, network, history, places, self.topics)
         self._commit_later()
         self.revive()
-
-    def _make_config(self, config: SubscriberConfig) -> SubscriberConfig:
-        return config
 
     def revive(self) -> None:
         """Start: where the cursor says, or as one that knows nothing of the former one."""

@@ -193,33 +193,6 @@ def test_one_that_says_that_it_has_everything_has_it(name, rounds):
                 assert (known.head, known.missing) == (following, 0), place
 
 
-def check_log_lines(name, seed):
-    """Let a publisher close, and be gone; check that who had everything still says so."""
-    simulation = build(PROFILES[name], seed)
-    simulation.run(0.3)
-    (publisher,) = simulation.publishers
-    publisher.close()
-    while not publisher.is_complete:
-        simulation.run(0.001)
-    known = publisher.core.requests.subscribers
-    peers = [
-        subscriber.peer_of(publisher)
-        for subscriber in simulation.subscribers
-        if subscriber.core.joiner.settings.subscriber in known
-    ]
-    publisher.leave_for_good()
-    for _ in range(20):
-        simulation.run(1.0)
-        assert all(peer.handshake.reported_complete for peer in peers), f"seed {seed}"
-
-
-@pytest.mark.rounds(1, 40)
-@pytest.mark.parametrize("name", CLOSING)
-def test_what_was_said_to_one_that_closed_is_not_taken_back_when_it_is_gone(name, rounds):
-    for seed in range(rounds):
-        check_log_lines(name, seed)
-
-
 STARTS = ("earliest", "latest", 5, "time")
 KILLS = {"join_kills": 0.15, "restart_delay": 0.04, "repair_timeout": 2.0}
 SLOW = {"delay": (0.002, 0.03)}
@@ -313,14 +286,6 @@ def test_what_is_lost_is_asked_for_again_and_not_more_often(loss, rounds):
         sent = join(50, seed, loss=loss).frames_sent
         assert sent["ECHO"] <= sent["PROBE"], seed
         assert sent["PROBE"] <= 16 * 50, seed
-
-
-@pytest.mark.rounds(1, 15)
-def test_they_join_while_one_does_not_read(rounds):
-    for seed in range(rounds):
-        slow = {"read_stops_per_s": 2, "queue_frames": 4, "stall_timeout": 0.05}
-        simulation = join(50, seed, run_time=3.0, **slow)
-        assert simulation.published, seed
 
 
 SHARED = {
