@@ -280,14 +280,6 @@ def test_who_is_revoked_gets_nothing_more_and_others_lose_nothing(rules, peers, 
                 publisher.revoke("nobody")
 
 
-def test_without_security_nobody_can_be_revoked():
-    with (
-        p2pmsg.Publisher(LOOPBACK) as publisher,
-        pytest.raises(p2pmsg.ConfigError, match="security"),
-    ):
-        publisher.revoke("bob")
-
-
 def test_a_relay_logs_what_is_denied_to_it(peers, access, caplog):
     access.write_text("[[rule]]\nwho = ['relay']\nsubscribe = ['trades']\n")
     feed = peers.security("feed", "relay", access=access)

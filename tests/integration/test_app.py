@@ -14,7 +14,6 @@ import p2pmsg
 from p2pmsg.app import App, DeadLetter, Event, Request, Retry
 from p2pmsg.errors import HandlerError
 from tests.integration.mold import make_feed, place, reader_of
-from tests.integration.peers import eventually
 
 __all__ = ["make_feed", "place"]
 
@@ -252,27 +251,15 @@ def test_middleware_is_around_each_attempt(app, make_publisher):
         return await call_next(event)
 
     @app.subscriber(publisher.endpoint, on_error=Retry(attempts=2, delay=0))
-    def on(value: int, event: Event):
+    async def on(value: int, event: Event):
         calls.append(value)
         if event.attempt == 1:
             raise OSError
-
-    @app.subscriber(publisher.endpoint, topics="end")
-    async def end(value: int):
         app.stop()
 
-    def feed():
-        publisher.wait_for_subscribers(2, timeout=60)
-        publisher.publish("t", 5)
-        eventually(lambda: app.stats()[0].handled)
-        publisher.publish("end", 0)
-
-    app.subscriber(publisher.endpoint, topics="none")(on)
-    serve(app, feed)
-
-    first = ("outer", "message", 5, 1)
-    second = ("outer", "message", 5, 2)
-    assert calls[:6] == [first, 105, "out", second, 105, "out"]
+    serve(app, feeder(publisher, [5]))
+    first, second = ("outer", "message", 5, 1), ("outer", "message", 5, 2)
+    assert calls == [first, 105, "out", second, 105, "out"]
 
 
 def test_jobs_are_acknowledged_and_failures_are_the_pushers(app, make_pusher):
@@ -555,3 +542,39 @@ def test_an_app_ends_with_its_feeds_after_the_last_message(app, make_feed, place
     serve(app, send)
 
     assert sorted(seen) == sorted(b"%d" % number for number in range(20))
+
+
+def test_more_requests_than_may_wait_are_left_to_be_asked_again(endpoint):
+    app, gate, second_gate = App(), asyncio.Event(), asyncio.Event()
+
+    @app.responder(endpoint, "slow", concurrency=1, pending_max=2)
+    async def slow(value):
+        await gate.wait()
+        return value
+
+    @app.responder(endpoint, "other", concurrency=1)
+    async def other(value):
+        await second_gate.wait()
+        return value
+
+    async def main():
+        task = asyncio.create_task(app.serve())
+        async with p2pmsg.aio.Requester([endpoint]) as requester:
+            asked = [
+                asyncio.create_task(requester.request(topic, number, timeout=6))
+                for number, topic in enumerate(["slow"] * 5 + ["other"] * 3)
+            ]
+            while [stats.received for stats in app.stats()] != [3, 3]:
+                await asyncio.sleep(0.001)
+            while app.stats()[0].refused < 2:
+                await asyncio.sleep(0.001)
+            gate.set()
+            second_gate.set()
+            answers = await asyncio.gather(*asked)
+        app.stop()
+        await task
+        return answers
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == [*range(8)]
+    assert [(stats.received, stats.handled) for stats in app.stats()] == [(5, 5), (3, 3)]
+    assert app.stats()[1].refused == 0

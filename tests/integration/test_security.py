@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import threading
 import time
 
 import pytest
 
-from p2pmsg import Publisher, Relay, Subscriber, aio, metrics
+from p2pmsg import App, Publisher, Pusher, Relay, Subscriber, aio, metrics
 from p2pmsg.errors import AuthenticationError, ConfigError
 from p2pmsg.log import LogConfig
 from tests.endpoints import lasting_endpoint
@@ -235,3 +236,37 @@ def test_no_secret_is_shown_anywhere(peers, caplog):
     for keys in peers.keys.values():
         for secret in (key_text(keys.secret), repr(keys.secret)[2:-1], keys.secret.hex()):
             assert secret not in text
+
+
+def test_a_refusal_ends_no_app_which_goes_on_when_its_key_is_admitted(peers, caplog):
+    security, own = peers.security("server"), peers.security("app")
+    with (
+        Publisher(LOOPBACK, security=security) as publisher,
+        Pusher(LOOPBACK, security=security) as pusher,
+    ):
+        publisher.publish("t", "message")
+        pusher.push("job")
+        app, seen = App(stop_timeout=10.0), []
+
+        def took(value):
+            seen.append(value)
+            if len(seen) == 2:
+                app.stop()
+
+        @app.subscriber(
+            peers.pinned(publisher.endpoint, "server"), topics=["t"], start="earliest", security=own
+        )
+        async def on_message(value: str):
+            took(value)
+
+        @app.worker(peers.pinned(pusher.endpoint, "server"), security=own)
+        async def on_job(value: str):
+            took(value)
+
+        def admit():
+            eventually(lambda: caplog.text.count("does not admit our key") >= 2)
+            security.known.add("app", peers.text("app"))
+
+        threading.Thread(target=admit, daemon=True).start()
+        asyncio.run(asyncio.wait_for(app.serve(), 60))
+        assert sorted(seen) == ["job", "message"]

@@ -154,9 +154,3 @@ def test_what_cannot_be_is_refused_by_name(source, target, error, reason):
 def test_a_plain_end_without_a_pinned_key_is_refused(peers):
     with pytest.raises(AuthenticationError, match="no key is pinned"):
         Bridge("zmq+sub://127.0.0.1:1?curve=1", LOOPBACK, security=peers.security("bridge"))
-
-
-def test_a_public_plain_end_without_keys_warns_by_the_name_of_its_option(caplog):
-    with Bridge("zmq+sub://*:0?bind=1", LOOPBACK):
-        assert "without a key" in caplog.text
-        assert "?curve=1" in caplog.text

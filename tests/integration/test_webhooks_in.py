@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import http.client
 import json
+import logging
 import re
 import socket
 import threading
@@ -270,6 +271,10 @@ def test_bodies_have_a_bound(publisher):
     assert app.rejected == {"size": 5}
 
 
+def status_of(port, hook_id):
+    return post(port, b"{}", signed(b"{}", hook_id))[0]
+
+
 def posted(port):
     """Post a webhook; return the status, or None where the connection was closed."""
     with contextlib.suppress(OSError, http.client.HTTPException):
@@ -386,3 +391,31 @@ def test_the_file_of_ids_has_one_user(publisher, tmp_path):
         receive(publisher, secrets=SECRET, topic="t", seen=tmp_path / "seen")
     app.close()
     receive(publisher, secrets=SECRET, topic="t", seen=tmp_path / "seen").close()
+
+
+def test_a_publisher_that_fails_is_named_once(make_publisher, caplog):
+    publisher = make_publisher()
+    app = receive(publisher, secrets=SECRET, topic="t")
+    publisher.close()
+    with serving(app) as port:
+        assert [status_of(port, f"m{number}") for number in range(5)] == [503] * 5
+    assert caplog.text.count("publishing webhooks: ") == 1
+    assert app.rejected == {"publisher": 5}
+
+
+def test_what_the_server_refuses_is_counted_and_not_said(make_publisher, caplog):
+    logger = logging.getLogger("uvicorn.error")
+    app = receive(make_publisher(), secrets=SECRET, topic="t")
+    try:
+        with serving(app, connections_max=2) as port:
+            logger.addHandler(caplog.handler)  # it does not hand on to the root
+            with socket.create_connection(("127.0.0.1", port), 60) as made:
+                made.sendall(b"no HTTP\r\n\r\n")
+                assert made.recv(1000).startswith(b"HTTP/1.1 400")
+            with socket.create_connection(("127.0.0.1", port), 60):
+                eventually(lambda: status_of(port, "a") == 503)
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert app.rejected["http"] == 1
+    assert app.rejected["connections"] > 0
+    assert "uvicorn" not in [record.name.partition(".")[0] for record in caplog.records]

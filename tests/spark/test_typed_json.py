@@ -58,8 +58,3 @@ values = st.lists(
 @example([b'{"n":1,', b'"n":5}', b'{"n":6}{"n":7}'])
 def test_a_value_is_decoded_as_if_it_were_alone(sent):
     assert rows_of(sent, CORRUPT) == [alone(value) for value in sent]
-
-
-def test_two_objects_in_one_value_are_refused_with_their_offset():
-    with pytest.raises(ValueError, match=r"message 41 of topic 't' .* trailing"):
-        rows_of([b'{"n":1}', b'{"n":2}{"n":3}', b""])

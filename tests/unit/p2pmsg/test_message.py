@@ -50,11 +50,6 @@ def test_iterated_indexed_and_sliced_are_the_same(names, late):
     assert all(message.publisher == "feed" for message in batch)
 
 
-def test_the_messages_of_a_batch_share_their_origin():
-    first, second, *_ = MessageBatch("t", 1, "feed", 0, 7, VALUES)
-    assert first.origin is second.origin
-
-
 def test_a_message_survives_pickling_and_may_be_in_a_set():
     message = Message("t", b"a", 7, 0, Origin(1, "feed"), "k")
     assert pickle.loads(pickle.dumps(message)) == message

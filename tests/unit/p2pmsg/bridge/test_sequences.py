@@ -35,28 +35,23 @@ def test_a_number_wraps():
     assert at(counted("0:1", [b"\xfe", b"\x01"])) == (1, 2, 0, 0)
 
 
-def test_the_first_part_has_it():
-    assert at(counted("0:2", [[b"\0\1", b"x"], [b"\0\3", b"x"], []])) == (1, 1, 0, 1)
+FIELDS = [
+    {"h": {"n": 1}}, {"h": {"n": 2}}, {"h": {"n": 9}}, {"h": 3}, 5, {"h": {"n": "x"}},
+    {"h": {"n": True}}, {"h": {"n": 3}},
+]  # fmt: skip
+COUNTS = {
+    "in the first part": ("0:2", [[b"\0\1", b"x"], [b"\0\3", b"x"], []], "bytes", (1, 1, 0, 1)),
+    "a sender goes back": ("0:1", [b"d", b"e", b"\0", b"\1", b"\3"], "bytes", (1, 1, 1, 0)),
+    "by topic": ("0:1", [("a", b"\0"), ("b", b"\1"), ("a", b"\2")], "bytes", (1, 1, 0, 0)),
+    "a field": ("h.n", FIELDS, "json", (1, 6, 1, 4)),
+    "an index": ("1", [[0, 5], [0, 7], [0]], "msgpack", (1, 1, 0, 1)),
+    "too short": ("2:2", [b"123", b"", b"1234", "text"], "bytes", (0, 0, 0, 3)),
+}
 
 
-def test_a_sender_that_goes_back_is_no_gap():
-    found = counted("0:4", [n.to_bytes(4, "big") for n in (100, 101, 0, 1, 3)])
-    assert at(found) == (1, 1, 1, 0)
-
-
-def test_each_topic_is_numbered():
-    assert at(counted("0:1", [("a", b"\0"), ("b", b"\1"), ("a", b"\2")])) == (1, 1, 0, 0)
-
-
-def test_a_field_has_it():
-    values = [{"h": {"n": 1}}, {"h": {"n": 2}}, {"h": {"n": 9}}, {"h": 3}, 5, {"h": {"n": "x"}},
-              {"h": {"n": True}}, {"h": {"n": 3}}]  # fmt: skip
-    assert at(counted("h.n", values, "json")) == (1, 6, 1, 4)
-    assert at(counted("1", [[0, 5], [0, 7], [0]], "msgpack")) == (1, 1, 0, 1)
-
-
-def test_short_messages_have_no_number():
-    assert at(counted("2:2", [b"123", b"", b"1234", "text"])) == (0, 0, 0, 3)
+@pytest.mark.parametrize(("place", "values", "codec", "counts"), COUNTS.values(), ids=COUNTS)
+def test_numbers_are_counted_where_they_are(place, values, codec, counts):
+    assert at(counted(place, values, codec)) == counts
 
 
 def test_topics_are_bounded(monkeypatch):

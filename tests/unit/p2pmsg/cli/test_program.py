@@ -8,30 +8,7 @@ from pathlib import Path
 import pytest
 
 from p2pmsg.cli import program
-from p2pmsg.cli.program import Running, run_program, stop
-
-SLEEPS = ["sleep", "100"]
-
-
-def start():
-    return subprocess.Popen(SLEEPS)
-
-
-def test_what_runs_is_stopped_and_what_is_added_later_too():
-    running, first, ended, late = Running(), start(), start(), start()
-    try:
-        running.add(first)
-        running.add(ended)
-        running.discard(ended)
-        running.stop()
-        assert running.stopping
-        assert first.poll() == -signal.SIGTERM
-        assert ended.poll() is None
-        running.add(late)
-        assert late.poll() == -signal.SIGTERM
-    finally:
-        for process in (first, ended, late):
-            stop(process)
+from p2pmsg.cli.program import run_program, stop
 
 
 @pytest.mark.long
@@ -51,7 +28,7 @@ def test_the_status_the_output_and_a_time_out_are_returned():
     counts = ["sh", "-c", "read text; echo got $text; exit 3"]
     found = run_program(counts, "it\n", timeout=60, output=subprocess.PIPE)
     assert found == ("exit status 3", 3, b"got it\n")
-    wrong, status, output = run_program(SLEEPS, b"", timeout=0.05)
+    wrong, status, output = run_program(["sleep", "100"], b"", timeout=0.05)
     assert (wrong, status, output) == ("killed after 0.05 s", -signal.SIGKILL, b"")
 
 
