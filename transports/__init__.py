@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from transports.base import DataReceiver, DataSender, RecoveryClient, RecoveryServer
+from transports.base import DataSender
 from transports.busy_wait import BUSY_WAIT_US, TURN, BusyWait
 from transports.context import Context, context, ended_at_exit
 from transports.endpoint import Endpoint, as_endpoint, parse_endpoint
@@ -55,7 +55,6 @@ __all__ = [
     "CurveClient",
     "CurveKeys",
     "CurveServer",
-    "DataReceiver",
     "DataSender",
     "Endpoint",
     "EndpointError",
@@ -66,8 +65,6 @@ __all__ = [
     "MemoryRecoveryServer",
     "MemorySender",
     "Received",
-    "RecoveryClient",
-    "RecoveryServer",
     "ReplyMemory",
     "TransportError",
     "UdpReceiver",

@@ -38,6 +38,8 @@ that another one has already count for who takes them up, too. Below it they wou
 _COUNTED_AGAIN_S: Final = 0.2
 _UPDATE_NS: Final = 5_000_000
 _LOG_AGAIN_S: Final = 60.0
+_REASONS_MAX: Final = 16
+"""Reasons that are logged at once, some with a key."""
 _EVENTS: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
 """Not EVENT_ACCEPT_FAILED: with no descriptor left libzmq reports 600,000 of them a second, more
 than can be read, and what ends connections comes after them."""
@@ -77,26 +79,24 @@ class _Files:
 _files: Final = _Files()
 
 
-class _Refusals:
+class Refusals:
     """Logs connections that are refused: the first one at once, then once a minute."""
 
-    def __init__(self, socket: Socket) -> None:
-        self._socket = socket
+    def __init__(self) -> None:
         self.counts: dict[str, int] = {}
         self._due_s = 0.0
 
     def note(self, why: str) -> None:
-        self.counts[why] = self.counts.get(why, 0) + 1
+        """Count a refusal; of more reasons than a line of the log can have, none is kept."""
+        if why in self.counts or len(self.counts) < _REASONS_MAX:
+            self.counts[why] = self.counts.get(why, 0) + 1
 
-    def log(self) -> None:
+    def log(self, place: str) -> None:
+        """Log what was counted, where it is time to."""
         if self.counts and (now_s := time.monotonic()) >= self._due_s:
             self._due_s = now_s + _LOG_AGAIN_S
-            try:
-                place = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-            except zmq.ZMQError:
-                place = "a socket that is closed"
             for why, count in self.counts.items():
-                _log.warning("%s: refused, connections: %d, since %s", place, count, why)
+                _log.warning("%s: refused, connections: %d, %s", place, count, why)
             self.counts.clear()
 
 
@@ -137,7 +137,7 @@ class Connections:
         secure: bool = False,
     ) -> None:
         self._socket = socket
-        self._refusals = _Refusals(socket)
+        self._refusals = Refusals()
         self._connections_max = connections_max
         self.subscriptions_max = subscriptions_max
         self.subscription_bytes_max = subscription_bytes_max
@@ -170,7 +170,7 @@ class Connections:
         """Take note of who came and went; end those who are too many."""
         self._read_monitor()
         if self._refusals.counts:
-            self._refusals.log()
+            self._refusals.log(self._place())
 
     def is_open(self, fd: int) -> bool:
         """Whether a connection has this descriptor, by all that was reported until now."""
@@ -200,7 +200,9 @@ class Connections:
                 self._forget(value)
             else:
                 self.without_key += 1
-                self._refusals.note("they have no keys, or were made for another server's key")
+                self._refusals.note(
+                    "since they have no keys, or were made for another server's key"
+                )
         return True
 
     def subscribed(self, fd: int, prefix: bytes) -> None:
@@ -256,7 +258,7 @@ class Connections:
 
     def _refuse(self, fd: int, why: str) -> None:
         self.refused += 1
-        self._refusals.note(why)
+        self._refusals.note(f"since {why}")
         self.end(fd)
 
     def end_oversubscribed(self, fd: int) -> None:
@@ -264,7 +266,9 @@ class Connections:
         self.oversubscribed += 1
         count_max, bytes_max = self.subscriptions_max, self.subscription_bytes_max
         most = f"{count_max:,} subscriptions, or {bytes_max:,} bytes of them"
-        self._refusals.note(f"one may have {most}, and all together {TOTAL_FACTOR} times as much")
+        self._refusals.note(
+            f"since one may have {most}, and all together {TOTAL_FACTOR} times as much"
+        )
         self.end(fd)
 
     def end(self, fd: int) -> None:
@@ -274,9 +278,15 @@ class Connections:
 
     def _bound_port(self) -> int | None:
         if self._port is None:
-            _, _, port = self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")
+            _, _, port = self._place().rpartition(":")
             self._port = int(port) if port.isdigit() else None
         return self._port
+
+    def _place(self) -> str:
+        try:
+            return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        except zmq.ZMQError:
+            return "a socket that is closed"
 
     def _forget(self, fd: int) -> None:
         if self._open.pop(fd, None) is not None:

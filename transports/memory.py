@@ -348,7 +348,7 @@ class MemorySender(MemoryServer):
 
 
 class MemoryReceiver(MemoryClient):
-    """A subscriber's end of the data channel; see `transports.base.DataReceiver`."""
+    """A subscriber's end of the data channel."""
 
     channel = "data"
 
@@ -401,7 +401,7 @@ class MemoryReceiver(MemoryClient):
 
 
 class MemoryRecoveryServer(MemoryServer):
-    """The publisher's end of the recovery channel; see `transports.base.RecoveryServer`."""
+    """The publisher's end of the recovery channel."""
 
     channel = "recovery"
 
@@ -462,7 +462,7 @@ class MemoryRecoveryServer(MemoryServer):
 
 
 class MemoryRecoveryClient(MemoryClient):
-    """A subscriber's end of the recovery channel; see `transports.base.RecoveryClient`."""
+    """A subscriber's end of the recovery channel."""
 
     channel = "recovery"
 

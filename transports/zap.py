@@ -11,13 +11,13 @@ A domain belongs to one bound socket. A forked child has a new context, and so a
 
 import os
 import threading
-import time
 from itertools import count
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 import zmq
 
+from transports.connections import Refusals
 from transports.curve import KEY_BYTES, CurveServer, key_text
 from transports.errors import TransportError, translate
 from transports.own_log import own_log as _log
@@ -29,9 +29,6 @@ _ADDRESS: Final = "inproc://zeromq.zap.01"
 _VERSION: Final = b"1.0"
 _MECHANISM: Final = b"CURVE"
 _USER_BYTES_MAX: Final = 255
-_LOG_AGAIN_NS: Final = 60_000_000_000
-_KEYS_LOGGED_MAX: Final = 16
-"""Refused keys that one line of the log names, and that are remembered for it."""
 _ENDED: Final = frozenset({int(zmq.ETERM), int(zmq.ENOTSOCK)})
 _numbers: Final = count()
 
@@ -52,8 +49,7 @@ class ZapDomain:
         self._handler = handler
         self._server = server
         self.endpoint = endpoint
-        self._unlogged: dict[str, int] = {}
-        self._due_ns = 0
+        self._refusals = Refusals()
 
     def set_options(self, socket: "Socket") -> None:
         """Have a socket, which is not bound yet, ask this domain."""
@@ -85,15 +81,9 @@ class ZapDomain:
     def _refuse(self, public: bytes, address: str, why: str) -> None:
         """Count it, and log it: the first at once, then once a minute."""
         self.refused += 1
-        who = f"key {key_text(public)} from {address or 'this machine'}: {why}"
-        if who in self._unlogged or len(self._unlogged) < _KEYS_LOGGED_MAX:
-            self._unlogged[who] = self._unlogged.get(who, 0) + 1
-        now_ns = time.monotonic_ns()
-        if now_ns >= self._due_ns:
-            self._due_ns = now_ns + _LOG_AGAIN_NS
-            for text, times in self._unlogged.items():
-                _log.warning("%s: refused, connections: %d, %s", self.endpoint, times, text)
-            self._unlogged.clear()
+        who = address or "this machine"
+        self._refusals.note(f"key {key_text(public)} from {who}: {why}")
+        self._refusals.log(self.endpoint)
 
 
 class _Handler:

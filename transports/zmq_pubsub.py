@@ -294,9 +294,10 @@ class ZmqReceiver(ZmqConnectingSocket):
         self._busy_wait.end()
 
     def receive_wait(self, timeout_ms: int) -> bytes | None:
-        """Do as `DataReceiver.receive_wait`; the same timeout again is cheaper by 0.5 µs.
+        """Return the next frame, or None after `timeout_ms` without one (-1: wait without end).
 
-        Signals are handled while it waits, so Ctrl-C works.
+        The same timeout again is cheaper by 0.5 µs. Signals are handled while it waits, so Ctrl-C
+        works.
         """
         try:
             if timeout_ms != self._receive_timeout_ms:

@@ -158,7 +158,10 @@ class ZmqRecoveryServer(ZmqSocket):
         self.connections.end(fd)
 
     def reply(self, requester: bytes, frame: bytes | memoryview) -> bool | None:
-        """Do as `RecoveryServer.reply`; False, too, where the queues of all are full.
+        """Send `frame` to one requester; return whether it was sent.
+
+        False: that requester's queue is full, or the queues of all are. None: it is no longer
+        connected.
 
         ZeroMQ notices that a requester is gone only once its earlier requests were received.
         """

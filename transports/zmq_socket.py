@@ -442,7 +442,15 @@ class ZmqConnectingSocket(ZmqSocket):
         super().close(linger_ms)
 
     def connect(self) -> None:
-        """Do as `Client.connect` of `transports.base`."""
+        """Connect, once; a peer that is away is waited for without end.
+
+        It is a step of its own so that the subscriptions can come first: a subscriber that connects
+        with them misses nothing in between.
+
+        Raises:
+            AddressError: the system cannot make such a connection.
+
+        """
         if self._connected:
             return
         self._again_ns = 0
@@ -456,7 +464,7 @@ class ZmqConnectingSocket(ZmqSocket):
         self._connected = True
 
     def reconnect(self, *, learn: bool = False) -> None:
-        """Do as `Client.reconnect`.
+        """Give up the connection and make another; frames not received yet may be lost.
 
         With `learn`, `last_byte_ns` and `is_sending` will know the connection; see `end_learning`.
 
