@@ -27,6 +27,11 @@ HOLD_MARGIN_S: Final = 60.0
 """How much longer than `job_timeout` a worker may have jobs and acknowledge none, by default."""
 LETTERS_MAX: Final = 100
 """How many dead letters go into one answer."""
+_REPORT_BYTES_MIN: Final = 32 * 1024
+_REPORT_BYTES_A_JOB: Final = 128 + 8 * frames.REASON_CHARACTERS_MAX
+"""A report is no longer than this for each job that its worker had at once: an honest one names
+each once, or twice where jobs were taken back and came again, and with reasons of 4 bytes each
+character. So reading one costs no more than its jobs did."""
 ANSWER_BYTES: Final = 2**20
 
 if TYPE_CHECKING:
@@ -232,6 +237,8 @@ class PusherCore:
             return
         serial = frame.sequence
         if serial:
+            if len(frame.data) > _REPORT_BYTES_MIN + _REPORT_BYTES_A_JOB * worker.most:
+                raise FrameError("report_bytes")
             report = frames.read(frame, Report)
             last = self._serials[worker.id]
             if serial > last + 1:
@@ -301,6 +308,8 @@ class PusherCore:
             if not known:
                 self._serials[worker.id] = hello.confirmed
                 # The latest first: of a job that it had before, it may not know what became.
+                if self.queue.store.restored:  # reports of what it did before a restart may follow
+                    worker.most = len(hello.claims)
                 for delivery, sequence in sorted(hello.claims, reverse=True):
                     self.queue.adopt(worker, delivery, sequence, now_ns=now_ns)
                 self.queue.store.unclaimed(worker.id, now_ns=now_ns)

@@ -127,7 +127,7 @@ class Hostile:
         while self.socket.poll(0):
             frame = Frame(self.socket.recv())
             if frame.kind == Kind.QUEUE_CHALLENGE:
-                token = frames.read(frame, frames.Who).token
+                token = frames.read(frame, frames.Challenge).token
                 hello = frames.Hello(
                     "hostile", "", 0, 0, 2**31, token, self.serial, [], [], 0, 2**24
                 )

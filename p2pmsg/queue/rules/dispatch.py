@@ -174,6 +174,7 @@ class JobQueue:
         job.last_ns = self.store.wall_ns(now_ns)
         job.first_ns = job.first_ns or job.last_ns
         worker.assigned.add(DeliveryBatch(delivery, None, [job], now_ns, job.last_ns))
+        worker.most = max(worker.most, worker.assigned.count)
         return True
 
     def heard(self, worker: Worker, *, now_ns: int) -> None:
@@ -561,6 +562,7 @@ class JobQueue:
         if not worker.assigned.count:
             worker.progressed(now_ns)
         worker.assigned.add(batch)
+        worker.most = max(worker.most, worker.assigned.count)
         worker.recall_is_vain = False
         for breaker in (self.breaker, worker.breaker):
             if breaker.state is not BreakerState.CLOSED:

@@ -115,6 +115,7 @@ class Worker:
         breaker: whether it fails at everything.
         acked, failed: how many jobs it did, and did not (rejected or discarded).
         allowance: how many jobs it may have in flight by what it has done; see `unproven_max`.
+        most: how many jobs it has had in flight at most.
         held_back: how many jobs it held for too long.
         rank: the lower, the sooner it gets a job: among equals those that have done one come first,
             and those that held jobs for too long, and did none since, last.
@@ -143,7 +144,7 @@ class Worker:
         self.reserved = self.alone = False
         self.recalling = self.recall_is_vain = False
         self.breaker = Breaker(limits.worker_failures_max, limits.pause, limits.pause_max)
-        self.acked = self.failed = self.held_back = 0
+        self.acked = self.failed = self.held_back = self.most = 0
         self.rank = _UNPROVEN_RANK
         self._unproven = self.allowance = limits.unproven_max
         self.progress_ns = now_ns
