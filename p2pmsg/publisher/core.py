@@ -44,7 +44,7 @@ from p2pmsg.topics import check_topic
 from p2pmsg.wire import Kind
 from recovery import HeartbeatSchedule, Kept, Loss, PartedFrame, ReplayBuffer
 from recovery.checks import to_ns
-from recovery.heartbeat import INTERVAL_MAX_S, INTERVAL_MIN_S, PER_SECOND_MAX
+from recovery.heartbeat import INTERVAL_MAX_S, PER_SECOND_MAX
 
 _MS = 1_000_000
 _PACE_BYTES = 1024
@@ -92,7 +92,6 @@ class PublisherCore:
         incarnation: int = 0,
         gather_after: int = GATHER_AFTER,
         heartbeats_per_s: float = PER_SECOND_MAX,
-        heartbeat_interval: tuple[float, float] = (INTERVAL_MIN_S, INTERVAL_MAX_S),
     ) -> None:
         self.name = name
         self.log, self.has_log = log, log is not None
@@ -112,7 +111,6 @@ class PublisherCore:
         )  # fmt: skip
         self.requests = RequestHandler(self, self.control, config)
         self.heartbeats = HeartbeatSender(self, self.control, heartbeats_per_s)
-        self._heartbeat_interval = heartbeat_interval
         self.multicast: Multicast | None = None
         self.sealed_ns = 0
         self.memory = memory
@@ -144,7 +142,7 @@ class PublisherCore:
         """Publish to a multicast, in frames that fit a datagram; called before anything else."""
         self.multicast = self.requests.multicast = multicast
         self.heartbeats.per_second_max = math.inf  # datagrams get lost
-        self.heartbeats.busy_ns = to_ns(self._heartbeat_interval[1])  # or only the large do
+        self.heartbeats.busy_ns = to_ns(INTERVAL_MAX_S)  # or only the large do
         self._batch_bytes = min(self._batch_bytes, multicast.frame_bytes)
 
     def use_access_rules(self, access_rules: AccessRules) -> None:
@@ -728,8 +726,7 @@ class PublisherCore:
         limit = self.config.streams_max
         if len(self.streams) >= limit:
             raise ConfigError("topics in use", f"at most streams_max = {limit}", topic)
-        least, most = self._heartbeat_interval
-        heartbeat = HeartbeatSchedule(interval_min=least, interval_max=most)
+        heartbeat = HeartbeatSchedule()
         stream = PublisherStream(topic, topic_bytes, self.session, heartbeat)
         if self.log is not None and not self.replay.has(topic):
             self.replay.begin(topic, self.log.next(topic))

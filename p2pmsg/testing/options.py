@@ -88,8 +88,7 @@ class NetworkOptions:
     """How many topics each publisher has; each message belongs to one of them by chance."""
 
     heartbeats_per_s: float = 400.0
-    """How many heartbeats idle streams of a publisher have together a second. 0: none, so that a
-    lost tail of a stream goes unnoticed: that is what shows that the checks find something."""
+    """How many heartbeats idle streams of a publisher have together a second."""
 
     multicast: Literal["", "open", "sealed", "signed"] = ""
     """Whether publishers send datagrams to a group each, which no queue holds up and no connection
@@ -109,5 +108,5 @@ class NetworkOptions:
 
     def __post_init__(self) -> None:
         shares = dict.fromkeys(("loss", "duplication", "reordering", "system_crashes"), (0, 1))
-        check_fields(self, **shares, topics=1, buffer_datagrams=1)
+        check_fields(self, **shares, topics=1, buffer_datagrams=1, heartbeats_per_s=0.001)
         at_least("delay", self.delay[1], self.delay[0])

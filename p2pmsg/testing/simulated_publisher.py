@@ -11,10 +11,8 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import Accepted, History
 from p2pmsg.testing.simulated_sending import WALL_NS, ServingSide
-from recovery.heartbeat import INTERVAL_MAX_S, INTERVAL_MIN_S
 from recovery.log import LogConfig, MemoryStore
 
-_NEVER_S = 1e6
 LOG_SEGMENT_BYTES = 64 * 1024
 
 
@@ -102,8 +100,6 @@ class SimulatedPublisher:
         network = self._network
         self.recovery = at = f"{self.endpoint}.recovery.{self.crashes}"
         options = network.options
-        rate = options.heartbeats_per_s
-        interval = (INTERVAL_MIN_S, INTERVAL_MAX_S) if rate else (_NEVER_S, _NEVER_S)
         session, now_ns = network.rng.getrandbits(64), network.clock.now_ns
         log: PublisherLog | None = None
         if self.disk is not None:
@@ -114,8 +110,8 @@ class SimulatedPublisher:
             self._last_session = session
         self.core = PublisherCore(
             name=self.name, session=session, recovery=at, config=self._config, now_ns=now_ns,
-            log=log, incarnation=1 + self.crashes, heartbeats_per_s=rate or 1.0,
-            heartbeat_interval=interval,
+            log=log, incarnation=1 + self.crashes,
+            heartbeats_per_s=options.heartbeats_per_s,
         )  # fmt: skip
         if log is not None:
             for topic in self.topics:
