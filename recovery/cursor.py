@@ -57,15 +57,12 @@ class CursorConfig:
 
     fsync: Fsync = "interval"
     """When a commit is forced to the disk, to survive a crash of the operating system. `interval`
-    (default): `commit()` before it returns, and so at `close()`; automatic commits at most every
-    `fsync_interval`, since forcing takes about a millisecond. `always`: every commit before it
-    is done. `never`: the operating system decides, half a minute later perhaps."""
-
-    fsync_interval: float = 1.0
-    """How much automatic committing an operating system's crash may take back, in seconds."""
+    (default): `commit()` before it returns, and so at `close()`; automatic commits once a second,
+    since forcing takes about a millisecond. `always`: every commit before it is done. `never`:
+    the operating system decides, half a minute later perhaps."""
 
     def __post_init__(self) -> None:
-        check_fields(self, fsync_interval=0.001)
+        check_fields(self)
         if not str(self.path):
             raise ValueError("path must be a str or a Path, not ''")
 

@@ -27,6 +27,7 @@ from p2pmsg.statsd.line_templates import (
     add_up,
 )
 from p2pmsg.statsd.metric import (
+    OWN_PREFIX,
     STATISTICS,
     BadLine,
     Event,
@@ -98,9 +99,8 @@ class Aggregator:
         self._pending_bytes = 0
         self._gauge_changes: list[_GaugeChange] = []
         self._interval = 1
-        prefix = self.config.prefix_stats
         self._own_rows = [
-            self.series.own_row(Kind.COUNTER, f"{prefix}.{name}")
+            self.series.own_row(Kind.COUNTER, f"{OWN_PREFIX}.{name}")
             for name in ("bad_lines_seen", "packets_received", "metrics_received")
         ]
         self._counted = (0, 0, 0)
@@ -346,7 +346,7 @@ class Aggregator:
         """Set the gauge `timestamp_lag`, as statsd does: by how much the interval was too long."""
         before, self._flushed_s = self._flushed_s, timestamp_s
         if before is not None:
-            row = self.series.own_row(Kind.GAUGE, f"{self.config.prefix_stats}.timestamp_lag")
+            row = self.series.own_row(Kind.GAUGE, f"{OWN_PREFIX}.timestamp_lag")
             self.series.totals[row] = round(timestamp_s - before - self.interval_s, 3)
             self.series.seen[row] = self._interval
 

@@ -26,8 +26,5 @@ class AggregateConfig:
     """How many names, with their tags, are kept; further ones are dropped, counted, and ten of them
     named. Twice what one collector usually sees, and some 100 MB."""
 
-    prefix_stats: str = "statsd"
-    """First part of the names of the collector's own metrics."""
-
     def __post_init__(self) -> None:
         check_fields(self, percentiles=(-100, 100), names_max=1)

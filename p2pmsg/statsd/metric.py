@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+OWN_PREFIX = "statsd"
+"""First part of the names of the collector's own metrics, as with statsd."""
+
 
 class Kind(StrEnum):
     """The type of a metric; the value is how it is written in a line."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _MS = 1_000_000
 _RETRY_NS = 1000 * _MS
 """How long the background thread waits after it failed to write."""
+_FSYNC_NS = 1000 * _MS
+"""How much automatic committing a crash of the operating system may take back."""
 
 Positions = dict[Stream, int]
 """The sequence after what was returned, by stream."""
@@ -74,7 +76,6 @@ class Commits:
         self._core_lock = core_lock
         self._points = points
         self._fsync = config.fsync
-        self._fsync_ns = to_ns(config.fsync_interval)
         self._interval_ns = None if interval is None else to_ns(interval)
         self.automatic = commit != "explicit" or interval is not None
         self.each = commit == "message"
@@ -232,7 +233,7 @@ class Commits:
             with _translated(self._points.file.path):
                 self._core.record_newcomers()
                 if sync_due:
-                    self._sync_due_ns = now_ns + self._fsync_ns
+                    self._sync_due_ns = now_ns + _FSYNC_NS
                     self._points.file.sync()
         except CursorError as error:
             self._retry_ns = now_ns + _RETRY_NS

@@ -152,6 +152,7 @@ class TestHostile:
         limit = rate / 32 + seconds * rate / 2
         assert repaired <= limit + 100_000
 
+
 class Forger:
     """Sends to a group as somebody who is on its network and never joined.
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from p2pmsg.checks import check, check_fields, checked
 from p2pmsg.errors import ConfigError
-from p2pmsg.statsd.metric import Kind
+from p2pmsg.statsd.metric import OWN_PREFIX, Kind
 from p2pmsg.statsd.numbers import clean_name, number_text
 from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.snapshot import Fields, Row, Snapshot
@@ -98,11 +98,11 @@ class GraphiteNames:
         prefix = "stats" if self.legacy else self.global_prefix
         return f"{prefix}.{kind}." if prefix else f"{kind}."
 
-    def stats_path(self, prefix_stats: str) -> str:
-        """Return the path of the number of metrics; `prefix_stats` is statsd's own name there."""
+    def stats_path(self) -> str:
+        """Return the path of the number of metrics."""
         suffix = f".{self.global_suffix}" if self.global_suffix else ""
         space = f"{self.global_prefix}." if self.global_prefix and not self.legacy else ""
-        return f"{space}{prefix_stats}.numStats{suffix}"
+        return f"{space}{OWN_PREFIX}.numStats{suffix}"
 
 
 def _clean(row: Row) -> tuple[str, str]:
@@ -196,7 +196,7 @@ class GraphiteOutput(Output):
 
     def end(self, snapshot: Snapshot) -> None:
         """Send the rest, and the number of metrics in `snapshot`."""
-        path = self._names.stats_path(snapshot.config.prefix_stats)
+        path = self._names.stats_path()
         self._paths.append((path, len(snapshot), round(snapshot.timestamp_s)))
         self._send_paths()
         self._put(_FLUSH_END)

@@ -43,7 +43,7 @@ def flush_to_dict(aggregator, names):
         for row in rows:
             if "timestamp_lag" not in row.key:  # time-dependent, and left out of the cases
                 found.update(names.paths(row))
-    found[names.stats_path(aggregator.config.prefix_stats)] = len(snapshot)
+    found[names.stats_path()] = len(snapshot)
     return found
 
 
