@@ -112,11 +112,6 @@ def test_recipe(program, run_here):
         check_shown(program, run_here(with_fewer(program)))
 
 
-def test_recipes_are_short():
-    for program in recipes().values():
-        assert len([line for line in program.splitlines() if line.strip()]) <= 18
-
-
 def test_quickstart_prints_what_the_readme_shows(tmp_path):
     section = README[README.index("## Quickstart") : README.index("## When to use")]
     publisher, subscriber = (

@@ -119,8 +119,6 @@ def test_keys_on_one_side_only(peers):
             Subscriber(peers.pinned(secure.endpoint, "pub"))
         with pytest.raises(AuthenticationError, match="no key is pinned"):
             Subscriber(secure.endpoint, security=security)
-        with pytest.raises(ConfigError, match="a Security or None, not 'id'"):
-            Subscriber(secure.endpoint, security="id")
 
 
 def test_a_publisher_that_restarts_with_another_key(peers):

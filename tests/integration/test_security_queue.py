@@ -4,8 +4,8 @@ import contextlib
 
 import pytest
 
-from p2pmsg import Puller, Pusher, aio
-from p2pmsg.errors import AuthenticationError, ConfigError
+from p2pmsg import Puller, Pusher
+from p2pmsg.errors import AuthenticationError
 from p2pmsg.queue.admin import LiveBox
 from tests.integration.secure import take_job
 from tests.integration.test_security import healed, refused
@@ -54,9 +54,6 @@ def test_a_pusher_with_another_key_or_none(peers, mode):
                 assert found in refused(lambda each=puller: each.receive(TIMEOUT)).reason
         with pytest.raises(AuthenticationError, match="no key is pinned"):
             Puller(other.endpoint, security=security, acknowledge=mode)
-        for make in (Pusher, Puller, aio.Pusher, aio.Puller):
-            with pytest.raises(ConfigError, match="a Security or None, not 'id'"):
-                make("tcp://127.0.0.1:1", security="id", acknowledge=mode)
 
 
 @pytest.mark.internal

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from p2pmsg import Requester, Responder
-from p2pmsg.errors import AuthenticationError, ConfigError
+from p2pmsg.errors import AuthenticationError
 from tests.integration.test_security import healed
 
 LOOPBACK = "tcp://127.0.0.1:0"
@@ -70,6 +70,3 @@ def test_keys_on_one_side_only(peers):
                 requester.request("double", 1, timeout=1.0)
         with pytest.raises(AuthenticationError, match="no key is pinned"):
             Requester(secure.endpoint, security=security)
-    for make in (Requester, Responder):
-        with pytest.raises(ConfigError, match="a Security or None, not 'id'"):
-            make("tcp://127.0.0.1:1", security="id")

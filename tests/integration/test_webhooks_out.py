@@ -81,19 +81,6 @@ def test_a_stream_arrives_signed_and_in_order(publisher, receiver, sender):
     assert len({request.id for request in receiver.requests}) == 50
 
 
-def test_a_new_sender_goes_on_where_the_former_one_was(publisher, receiver, sender):
-    first = sender()
-    publisher.publish_many("t", [*range(20)])
-    eventually(lambda: len(receiver.requests) == 20)
-    first.close()
-    assert first.wait(0)
-    publisher.publish_many("t", [*range(20, 40)])
-
-    sender()
-    eventually(lambda: len(receiver.requests) == 40)
-    assert values(receiver) == [*range(40)]
-
-
 def test_what_failed_is_sent_again_with_the_same_id(publisher, receiver, sender):
     receiver.answer = lambda request: 500 if len(receiver.requests) < 3 else 200
     hook = sender()

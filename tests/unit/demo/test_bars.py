@@ -21,13 +21,6 @@ def bar(symbol: str = "AAA", window: int = 0, **changes: float) -> Bar:
     return Bar(symbol, window * WINDOW_NS, **(fields | changes))
 
 
-def test_a_window_begins_at_a_whole_second_and_ends_before_the_next():
-    last, first = WINDOW_NS - 1, WINDOW_NS
-    windows = [b.window_start_ns for b in compute_bars([trade(first, 1.0), trade(last, 1.0)])]
-
-    assert windows == [0, WINDOW_NS]
-
-
 def test_bars_agree_with_a_naive_computation():
     events = list(random_walk(3_000, seed=3, symbols=("X", "Y")))
     rows: dict[tuple[str, int], list[tuple[int, int, float]]] = {}
