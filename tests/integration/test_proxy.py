@@ -108,18 +108,6 @@ def test_cut_resets_both_ends_and_lets_new_connections_in(stack, server, wired):
     assert proxy.connections == 2
 
 
-def test_refuse_closes_new_connections_and_leaves_the_old(stack, server, wired):
-    proxy, client, taken = wired()
-    proxy.refuse()
-    with pytest.raises(ConnectionError):
-        client_of(stack, proxy).recv(1)
-    client.sendall(b"old")
-    assert receive_exactly(taken, 3) == b"old"
-    proxy.refuse(False)
-    client_of(stack, proxy).sendall(b"new")
-    assert receive_exactly(server.accept(), 3) == b"new"
-
-
 def test_delay_delays_each_way_and_keeps_order(wired):
     proxy, client, taken = wired(delay=0.1)
     start = time.monotonic()
@@ -210,15 +198,6 @@ def test_frames_of_every_size_survive_next_to_lost_ones(stack):
     assert receive_until(receiver, b"end") == [*kept, b"end"]
     assert proxy.frames_dropped == len(kept)
     assert max(seen) == 512
-
-
-def test_all_parts_of_a_message_share_its_fate(stack):
-    sender, proxy, receiver = zmq_pair(stack, drop=lambda prefix: prefix == b"drop")
-    sender.socket.send_multipart([b"drop", b"2", b"3"])
-    sender.socket.send_multipart([b"keep", b"drop"])
-    send_all(sender, [b"end"])
-    assert receive_until(receiver, b"end") == [b"keep", b"drop", b"end"]
-    assert (proxy.frames_passed, proxy.frames_dropped) == (3, 3)
 
 
 def test_what_the_predicate_raises_comes_out_of_close(stack):

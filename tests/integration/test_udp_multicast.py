@@ -6,7 +6,6 @@ import random
 import signal
 import threading
 import time
-from functools import partial
 
 import pytest
 
@@ -19,7 +18,6 @@ from tests.integration.peers import (
     check_exact,
     check_ledger,
     eventually,
-    in_threads,
     take,
     take_all,
 )
@@ -278,27 +276,6 @@ def test_parity_spares_questions(make_publisher, make_subscriber, endpoint, extr
     assert values_of(take(subscriber, 2000)) == values
     stats = check_ledger(subscriber, lost=0)
     assert stats.repaired["parity"] > 0
-
-
-def test_who_leaves_is_waited_for_no_more(make_publisher, make_subscriber, endpoint):
-    publisher = make_publisher(endpoint, stall_timeout=20.0)
-    stays = make_subscriber(endpoint, joins=publisher)
-    leaves = make_subscriber(endpoint, joins=publisher)
-    values = [bytes(1000)] * 2000
-
-    def send(readers):
-        reading = [partial(take, one, len(values)) for one in readers]
-        in_threads(partial(publisher.publish_many, "t", values), *reading)
-
-    for _ in range(6):
-        send([stays, leaves])
-    eventually(lambda: publisher.stats().multicast.receivers_waited_for == 2)
-    leaves.close()
-    eventually(lambda: publisher.stats().multicast.receivers_waited_for == 1)
-    for _ in range(20):
-        send([stays])
-    # One that waits for it waits out its stall, and sheds what has no space then.
-    assert publisher.stats().frames_shed == 0
 
 
 def test_exact_ranges_are_read_of_a_multicast_publisher_too(make_publisher, endpoint):

@@ -16,7 +16,7 @@ from p2pmsg.config import (
     SubscriberConfig,
 )
 from p2pmsg.control import Heartbeat
-from p2pmsg.errors import ConfigError, SecurityError
+from p2pmsg.errors import SecurityError
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.listener import Listener
 from p2pmsg.multicast.run import is_sealed
@@ -206,36 +206,6 @@ def test_a_subscriber_that_is_not_known_gets_nothing_and_an_error(
     error = refusal(subscriber)
     assert f"does not admit our key {own.fingerprint}" in str(error)
     assert subscriber.stats().delivered == 0
-
-
-@pytest.mark.internal
-def test_a_key_is_pinned_by_the_endpoint_or_by_the_known_peers(
-    make_publisher, make_subscriber, endpoint, peers
-):
-    publisher = make_publisher(endpoint, security=peers.security("pub", "sub"))
-    own = peers.security("sub")
-    subscriber = make_subscriber(endpoint, start="earliest", security=own)
-    publisher.publish("t", 1)
-    error = refusal(subscriber)
-    assert "no key is pinned" in str(error)
-    assert endpoint.partition("?")[0] in str(error)
-    own.known.add("pub", peers.text("pub"), [publisher.recovery_endpoint])
-
-    def received(one):
-        try:
-            return one.receive(1).value == 1
-        except (SecurityError, TimeoutError):
-            return False
-
-    eventually(lambda: received(subscriber))
-    by_group = peers.security("third")
-    by_group.known.add("pub", peers.text("pub"), [endpoint.partition("?")[0]])
-    publisher._security.known.add("third", peers.text("third"))
-    third = make_subscriber(endpoint, joins=publisher, security=by_group)
-    publisher.publish("t", 2)
-    assert third.receive(60).value == 2
-    with pytest.raises(ConfigError, match="security must be given where an endpoint pins a key"):
-        make_subscriber(pinned(endpoint, peers))
 
 
 @pytest.mark.parametrize("who", ["publisher", "subscriber"])

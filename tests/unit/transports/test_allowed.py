@@ -60,12 +60,6 @@ class Feed:
         return set(found)
 
 
-def has_ended(sender, count):
-    """Whether more than so many connections have ended; their subscriptions are not looked at."""
-    sender.connections.update()
-    return sender.connections.broken > count
-
-
 @pytest.fixture(params=["tcp", "ipc"])
 def feed(request, tmp_path):
     with socket_opener() as opened:
@@ -135,21 +129,6 @@ def test_subscriptions_that_are_refused_count_for_the_bounds():
         eventually(lambda: feed.turn() or feed.sender.connections.oversubscribed)
         feed.turn()
         assert all(len(one.prefixes) <= 51 for one in feed.sender.allowed._subscribers.values())
-
-
-def test_one_that_has_gone_before_it_was_looked_at_leaves_nothing(feed):
-    """Its descriptor may be that of any file of the program soon, which nobody may hang up."""
-    ann = feed.receiver(ANN, b"b")
-    eventually(feed.sender.has_message)
-    ann.close()
-    eventually(lambda: has_ended(feed.sender, 0))
-    feed.turn()
-    assert not feed.sender.connections
-    assert not feed.sender.allowed._subscribers
-    assert b"\1b" not in feed.notes
-
-    bob = feed.receiver(BOB, b"b")
-    assert feed.has(bob, b"b") >= {b"b"}
 
 
 def test_all_connections_of_a_user_can_be_ended(feed):

@@ -83,18 +83,6 @@ def test_two_ends_that_both_sleep_come_back_to_looking_though_no_slept_wait_is_s
     assert looks == [0] + [100_000 / LOOK_NS] * 9
 
 
-def test_one_that_only_consumes_sleeps_however_quickly_messages_follow():
-    bench = Bench()
-    assert [bench.receive(10, spoke=False) for _ in range(100)] == [0] * 100
-
-
-def test_one_message_of_ours_is_looked_at_once_more():
-    bench = Bench()
-    bench.receive(10)
-    assert bench.receive(10) > 0
-    assert not bench.turn.is_theirs
-
-
 def test_a_look_in_vain_ends_with_the_window():
     bench = Bench()
     bench.receive(10)

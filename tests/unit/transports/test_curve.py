@@ -89,16 +89,6 @@ def test_what_is_no_key_is_refused_and_not_shown(text):
     assert not text or text not in str(caught.value)
 
 
-@pytest.mark.parametrize("place", ["tcp://prices:5556", "tcp://[::1]:1", "ipc:///run/feed?a=b"])
-def test_an_endpoint_pins_a_key(place):
-    text = f"{place}?key={key_text(SERVER.public)}"
-    endpoint = parse_endpoint(text)
-    assert (str(endpoint), endpoint.address) == (text, place)
-    assert endpoint.key == key_text(SERVER.public)
-    assert endpoint.without_key() == parse_endpoint(place)
-    assert parse_endpoint(place).key == ""
-
-
 @pytest.mark.parametrize(
     "option", ["key=abc", "key=", "kex=" + "a" * 43, "key=" + "a" * 43 + "&key=" + "a" * 43]
 )

@@ -176,14 +176,6 @@ def test_what_a_peer_announces_has_the_zone_and_the_host_by_which_it_is_reached(
     assert str(parse_endpoint("tcp://*:7").reached_by("fe80::1%vb")) == "tcp://[fe80::1%vb]:7"
 
 
-@pytest.mark.parametrize("text", ["ipc://x", "inproc://x", "memory://x"])
-def test_only_tcp_has_a_port_and_a_host(text):
-    with pytest.raises(EndpointError, match="has no port"):
-        parse_endpoint(text).with_port(1)
-    with pytest.raises(EndpointError, match="has no host"):
-        parse_endpoint(text).with_host("h")
-
-
 hosts = st.one_of(
     st.just("*"),
     st.ip_addresses(v=4).map(str),

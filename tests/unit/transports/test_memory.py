@@ -92,22 +92,6 @@ def test_a_duplicate_arrives_twice_and_one_without_space_is_counted():
     assert (link.overflowed, link.in_flight, link.waiting) == (1, 0, 0)
 
 
-def test_what_is_in_flight_on_a_cut_link_never_arrives():
-    transfers = Transfers()
-    network = MemoryNetwork(transfers)
-    sender = MemorySender(FEED, network=network)
-    receiver = receiver_on(network, name="alice")
-    sender.send(b"1")
-    receiver.disconnect()
-    receiver.connect()
-    sender.send(b"2")
-    old, new = transfers.held[0][0], transfers.held[1][0]
-    assert (old.connected, new.connected) == (False, True)
-    assert (new.kind, new.source, new.target) == ("data", FEED, "alice")
-    transfers.deliver_all()
-    assert received(receiver) == [b"2"]
-
-
 def test_a_reply_says_when_the_queue_is_full_and_when_the_requester_is_gone(network):
     server = MemoryRecoveryServer(FEED, network=network, queue_frames=1)
     client = MemoryRecoveryClient(FEED, network=network)
@@ -121,11 +105,3 @@ def test_a_reply_says_when_the_queue_is_full_and_when_the_requester_is_gone(netw
     client.close()
     assert server.receive() is None
     assert server.reply(requester, b"3") is None
-
-
-def test_requests_wait_for_the_server_within_their_bound(network):
-    client = MemoryRecoveryClient(FEED, network=network, queue_frames=2)
-    assert [client.send(b"%d" % number) for number in range(3)] == [True, True, False]
-    client.connect()
-    server = MemoryRecoveryServer(FEED, network=network)
-    assert [server.receive()[1], server.receive()[1], server.receive()] == [b"0", b"1", None]

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 
 import pytest
 
@@ -37,29 +36,10 @@ def test_a_handler_that_raises_strikes_after_the_work(number):
     assert signal.getsignal(number) is stop
 
 
-def test_a_handler_that_only_notes_runs_once_after_the_work():
-    order = []
-    before = signal.signal(signal.SIGUSR2, lambda *_: order.append("handler"))
-    try:
-        result = defer_signals(lambda: (os.kill(os.getpid(), signal.SIGUSR2), order.append("work")))
-    finally:
-        signal.signal(signal.SIGUSR2, before)
-    assert result == (None, None)
-    assert order == ["work", "handler"]
-
-
 def test_what_the_work_raises_is_raised_and_the_handlers_are_back(number):
     with pytest.raises(ZeroDivisionError):
         defer_signals(lambda: 1 / 0)
     assert signal.getsignal(number) is stop
-
-
-def test_in_another_thread_it_is_the_call_alone(number):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(defer_signals(signal.getsignal, number)))
-    thread.start()
-    thread.join()
-    assert found == [stop]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from p2pmsg import ConfigError
 from p2pmsg.mold import codec
-from p2pmsg.wire import SEQUENCE_MAX, FrameError
+from p2pmsg.wire import FrameError
 
 SESSION = b"0123456789"
 
@@ -15,23 +15,6 @@ def test_a_packet_is_what_the_specification_draws():
     data = codec.packet(b"SESSION   ", 258, [b"abc", b"", b"d"])
     assert data == b"SESSION   " + b"\0\0\0\0\0\0\1\2" + b"\0\3" + b"\0\3abc\0\0\0\1d"
     assert codec.read_packet(data) == (b"SESSION   ", 258, [b"abc", b"", b"d"], False)
-
-
-def test_heartbeats_and_the_end_say_where_the_feed_stands():
-    beat = codec.read_packet(codec.heartbeat(SESSION, 7))
-    assert (beat.sequence, beat.messages, beat.is_end) == (7, [], False)
-    end = codec.read_packet(codec.end_of_session(SESSION, 9))
-    assert (end.sequence, end.messages, end.is_end) == (9, [], True)
-
-
-def test_the_end_may_come_after_the_last_sequences():
-    end = codec.read_packet(codec.end_of_session(SESSION, SEQUENCE_MAX - 1))
-    assert (end.sequence, end.is_end) == (SEQUENCE_MAX - 1, True)
-
-
-def test_a_request_names_what_is_wanted():
-    assert codec.read_request(codec.request(SESSION, 5, 3)) == (SESSION, 5, 3)
-    assert codec.read_request(codec.request(SESSION, 5, 10**6)) == (SESSION, 5, 0xFFFE)
 
 
 GOOD = codec.packet(SESSION, 1, [b"abc", b"de"])
@@ -52,14 +35,6 @@ MALFORMED = {
 def test_a_malformed_packet_is_refused_by_reason(data, reason):
     with pytest.raises(FrameError, match=reason):
         codec.read_packet(data)
-
-
-@pytest.mark.parametrize(
-    "data", [b"", GOOD, codec.request(SESSION, 0, 1), codec.request(SESSION, 1, 0)]
-)
-def test_a_malformed_request_is_refused(data):
-    with pytest.raises(FrameError):
-        codec.read_request(data)
 
 
 @given(st.binary(max_size=200))

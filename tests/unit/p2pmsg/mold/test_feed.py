@@ -138,17 +138,6 @@ def test_what_seems_to_fill_a_gap_unconfirmed_is_not_taken_for_the_former_sessio
     assert found[1:42] == [b"%d" % number for number in range(60, 101)]
 
 
-def test_a_late_packet_that_fills_a_gap_is_taken_when_it_is_confirmed():
-    feeds = Feeds()
-    feeds.messages(1, 50)
-    feeds.messages(60, 101)
-    feeds.messages(10, 20)  # again: unconfirmed
-    feeds.messages(50, 60)  # late, or a new session's
-    assert feeds.taken() == [b"%d" % number for number in range(1, 50)]
-    feeds.messages(101, 102)
-    assert feeds.taken() == [b"%d" % number for number in range(50, 102)]
-
-
 def test_what_is_kept_unconfirmed_is_bounded_and_the_rest_is_asked_for(monkeypatch):
     monkeypatch.setattr(rules, "HELD_BYTES", 1000)
     feeds = Feeds()
@@ -234,16 +223,6 @@ def test_a_forged_packet_does_not_end_a_session_that_goes_on(following):
     assert not feeds.sessions.restarts
     assert feeds.core.invalid["differs"] == 1
     assert feeds.taken() == [b"%d" % number for number in range(1, 32)]
-
-
-def test_a_packet_that_fills_a_gap_and_contradicts_the_session_is_none_of_it():
-    feeds = Feeds()
-    feeds.messages(1, 18)
-    feeds.messages(21, 34)
-    feeds.messages(5, 30, incarnation=b"b")
-    feeds.messages(34, 35)
-    assert feeds.taken() == [b"%d" % number for number in range(1, 18)]
-    assert feeds.core.invalid["differs"] == 1
 
 
 sizes = st.lists(st.integers(1, 40), min_size=1, max_size=12)

@@ -9,7 +9,7 @@ from p2pmsg.mold import codec
 pytest.importorskip("recovery.log")
 
 from p2pmsg.mold.log import MoldLog
-from recovery.log import FileStore, LogConfig
+from recovery.log import LogConfig
 
 NAME = codec.session_bytes("S1")
 
@@ -23,20 +23,6 @@ def log(tmp_path):
     made = MoldLog(LogConfig(tmp_path, fsync="always"), NAME, "mold")
     yield made
     made.close()
-
-
-def test_what_cannot_be_read_for_lack_of_a_descriptor_is_there_later(log, monkeypatch):
-    for sequence in (1, 2):
-        log.append(sequence, packet(sequence))
-    log.bring_to_disk()
-
-    def refuse(store, name, **_):
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FileStore, "open", refuse)
-        assert log.history(1, 3) == []
-    assert log.history(1, 3) == [b"message"] * 2
 
 
 def test_a_log_that_was_given_up_is_not_waited_for(tmp_path, monkeypatch):

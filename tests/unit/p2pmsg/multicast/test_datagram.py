@@ -144,11 +144,3 @@ def test_a_damaged_datagram_is_of_no_run(at):
     damaged = bytearray(data)
     damaged[at] ^= 1
     assert datagram.take_run(PLAIN, "t", SESSION, memoryview(bytes(damaged)), 0, segment) is None
-
-
-@given(st.binary(max_size=300), st.integers(0, 400))
-def test_a_frame_of_a_known_topic_is_opened_as_any_other(body, size):
-    frame = data_frame([body])
-    made = memoryview(bytearray(datagram.with_checksum(frame, size)))
-    body_at = frame.index(b"\0") + 1 + wire.HEADER.size
-    assert datagram.open_known(made, body_at) == datagram.open_datagram(made) == frame
