@@ -41,18 +41,6 @@ class Failing:
 
     """
 
-    __slots__ = (
-        "_consequence",
-        "_due_ns",
-        "_failed_ns",
-        "_logged",
-        "_place",
-        "_what",
-        "_works_ns",
-        "count",
-        "why",
-    )  # fmt: skip
-
     def __init__(
         self, place: str, what: str, consequence: str, *, works_ns: int = _WORKS_NS
     ) -> None:

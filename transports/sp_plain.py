@@ -64,7 +64,6 @@ class SpPlainSocket:
         self._endpoint = endpoint if binds else endpoint.require_connectable()
         self._binds = binds
         self._ahead: list[bytes] = []
-        self._error_ahead: Exception | None = None
         self.given_up = self.refused_by_key = 0
         self._closing = False
         size = min(queue_messages, BUFFER_MESSAGES_MAX)
@@ -141,7 +140,6 @@ class SpPlainSocket:
         """Wait for a message at most so long; return whether there is one."""
         if self._ahead:
             return True
-        self._raise_ahead()
         self.socket.recv_timeout = timeout_ms
         try:
             self._ahead.append(self._receive())
@@ -152,14 +150,9 @@ class SpPlainSocket:
         return True
 
     def receive_many(self, count_max: int) -> tuple[list[Parts], int, bool]:
-        """Do as `ZmqPlainSocket.receive_many`.
-
-        An error that comes after the first message is raised by the next call.
-        """
+        """Do as `ZmqPlainSocket.receive_many`."""
         taken: list[Parts] = list(self._ahead)
         self._ahead.clear()
-        if not taken:
-            self._raise_ahead()
         receive = self._receive
         size = sum(map(len, taken))
         try:
@@ -169,11 +162,9 @@ class SpPlainSocket:
                 taken.append(data)
         except pynng.TryAgain:
             return taken, size, False
-        except Exception as error:
-            failure = self._error(error) if isinstance(error, pynng.NNGException) else error
-            if not taken:
-                raise failure from error
-            self._error_ahead = failure
+        except (pynng.NNGException, RuntimeError) as error:
+            if not taken:  # else the next call fails with it, too
+                raise self._error(error) from error
         return taken, size, True
 
     receive_singles = receive_many
@@ -206,11 +197,6 @@ class SpPlainSocket:
                 raise
             return b""  # it was taken, and there was nothing to copy
         return data
-
-    def _raise_ahead(self) -> None:
-        error, self._error_ahead = self._error_ahead, None
-        if error is not None:
-            raise error
 
     def _listen(self) -> None:
         place = self._endpoint
