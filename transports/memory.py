@@ -150,8 +150,6 @@ class MemorySocket:
         if parsed.scheme != "memory":
             reason = f"scheme {parsed.scheme!r} is not 'memory'"
             raise EndpointError(str(parsed), "scheme", reason)
-        if queue_frames < 1:
-            raise ValueError(f"queue_frames is at least 1, not {queue_frames}")
         self._network = network
         self.queue_frames = queue_frames
         self.endpoint = str(parsed)

@@ -75,7 +75,8 @@ class ZmqSocket:
         endpoint: where it binds or connects.
         context: the ZeroMQ context, usually `context()`.
         kind: the type of the socket.
-        queue_frames: the high-water mark of each peer's queue, both ways, in frames.
+        queue_frames: the high-water mark of each peer's queue, both ways, in frames. This and the
+            other bounds are at least 1: ZeroMQ takes 0 or -1 for no limit.
         frame_bytes_max: the largest frame that is received; a peer that sends a larger one is
             disconnected, before memory is set aside for it.
         send_frames, receive_frames: the mark of one way alone. Default: `queue_frames`.
@@ -93,7 +94,6 @@ class ZmqSocket:
         EndpointError: the endpoint is not well-formed, not tcp, ipc or inproc, or one cannot
             connect to it.
         AddressError: it could not be bound.
-        ValueError: a bound is below 1, or `curve` is for the other side.
 
     """
 
@@ -112,15 +112,6 @@ class ZmqSocket:
         silence_ms: int = SILENCE_MS,
         curve: "Curve | None" = None,
     ) -> None:
-        # ZeroMQ takes 0 or -1 for "no limit", which nothing here may be.
-        bounds = {
-            "queue_frames": queue_frames,
-            "frame_bytes_max": frame_bytes_max,
-            "silence_ms": silence_ms,
-        }
-        for name, value in bounds.items():
-            if value < 1:
-                raise ValueError(f"{name} is at least 1, not {value}")
         self._endpoint = as_endpoint(endpoint)
         if self._endpoint.scheme not in _SCHEMES:
             reason = f"scheme {self._endpoint.scheme!r} is not one of ZeroMQ's"
