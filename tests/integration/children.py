@@ -411,51 +411,6 @@ def publish_with_few_files(directory, files):
         publisher.close(timeout=0)
 
 
-def read_to(endpoint, buffer_bytes, repair_timeout, stop=-1):
-    """Receive all up to the message with the value `stop`; print what came, in order.
-
-    The line of JSON at the end has runs of what was delivered as [start, stop), losses as
-    [start, stop, reason], and the ledger.
-    """
-    story = []
-    lost: list[p2pmsg.LossReport] = []
-    config = p2pmsg.SubscriberConfig(
-        multicast=p2pmsg.config.MulticastSubscriberConfig(buffer_bytes=int(buffer_bytes))
-    )
-    subscriber = p2pmsg.Subscriber(
-        endpoint, on_gap=lost.append, repair_timeout=float(repair_timeout), config=config
-    )
-    with subscriber:
-        say("there")
-        value = None
-        while value != int(stop):
-            batch = subscriber.receive_many(timeout=60)
-            story += [[one.start, one.stop, one.reason.value] for one in lost]
-            lost.clear()
-            assert all(int(value[:8]) in (n, int(stop)) for n, value in enumerate(
-                batch.values, batch.sequence
-            ))  # fmt: skip
-            story.append([batch.sequence, batch.sequence + len(batch)])
-            if story[-1][0] == 0:
-                say("reads")
-            value = int(batch.values[-1][:8])
-        stats = subscriber.stats()
-        say(
-            json.dumps(
-                {
-                    "story": story,
-                    "balanced": stats.balanced,
-                    "published": stats.published,
-                    "delivered": stats.delivered,
-                    "lost": stats.lost,
-                    "losses": [[o.start, o.stop, o.reason.value] for o in stats.losses],
-                    "repaired": sum(stats.repaired.values()),
-                    "kernel_drops": [line.kernel_drops for line in stats.lines],
-                }
-            )
-        )
-
-
 def mold(place, session):
     """Publish a day of an exchange when asked to, then wait to be killed."""
     from tests.integration.mold import itch_messages  # it imports pytest, which takes a while
@@ -495,7 +450,7 @@ ROLES = {
     for role in (
         subscribe, publish, publish_without_end, publish_and_exit, leave_open, idle, grow, hold,
         publish_interrupted, receive_interrupted, fork, flood, fill_log, publish_logged,
-        publish_feed, relay, forward, publish_with_few_files, read_to, mold,
+        publish_feed, relay, forward, publish_with_few_files, mold,
         mold_logged, mold_returned,
     )
 }  # fmt: skip

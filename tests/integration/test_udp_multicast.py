@@ -1,9 +1,7 @@
 """UDP multicast on real sockets: dropped datagrams, bursts, reordering, receivers that stop."""
 
-import json
 import logging
 import random
-import signal
 import threading
 import time
 
@@ -288,111 +286,7 @@ def test_exact_ranges_are_read_of_a_multicast_publisher_too(make_publisher, endp
     assert [value for batch in batches for value in batch.values] == list(range(100, 900))
 
 
-RATE_S = 2000
-LAST = -1
-"""The value after which a child ends."""
-TINY_BYTES = 64 * 1024
-"""What it asks for as its kernel's buffer: some 60 datagrams, which 2 s overrun for certain."""
-
-
-class Feed:
-    """A publisher, and a child that reads it and is stopped and let go on."""
-
-    def __init__(self, make_publisher, make_child, *, repair_timeout=10.0, **options):
-        endpoint = GROUP.format(next(_group), free_port())
-        self.publisher = make_publisher(endpoint, stall_timeout=0.2, **options)
-        self.child = make_child("read_to", endpoint, TINY_BYTES, repair_timeout, LAST)
-        self.count = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._publish)
-
-    def begin(self):
-        assert self.child.line() == "there"
-        self.publisher.wait_for_subscribers(1, timeout=60)
-        self._thread.start()
-        assert self.child.line() == "reads"
-
-    def end(self):
-        self._ended.set()
-        self._thread.join()
-        self.publisher.publish("t", b"%08d" % LAST)
-        return json.loads(self.child.line())
-
-    def _publish(self):
-        start_s = time.monotonic()
-        while not self._ended.is_set():
-            self.publisher.publish("t", b"%08d" % self.count + bytes(100))
-            self.count += 1
-            ahead_s = start_s + self.count / RATE_S - time.monotonic()
-            if ahead_s > 0:
-                time.sleep(ahead_s)
-
-
-def check_whole(said, count):
-    """Check that each message was delivered once, in order, or reported lost, and which."""
-    position = 0
-    for start, stop, *_ in said["story"]:
-        assert start == position
-        position = stop
-    assert position == count + 1
-    losses = []
-    for start, stop, reason in (entry for entry in said["story"] if len(entry) == 3):
-        if losses and losses[-1][1:] == [start, reason]:
-            losses[-1][1] = stop
-        else:
-            losses.append([start, stop, reason])
-    assert losses == said["losses"]
-    assert sum(stop - start for start, stop, _ in losses) == said["lost"]
-    assert said["delivered"] + said["lost"] == said["published"] == count + 1
-    assert said["balanced"]
-    return losses
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("stopped_s", [1.0, pytest.param(5.0, marks=pytest.mark.long)])
-def test_who_stops_for_seconds_misses_nothing_that_is_kept(
-    make_publisher, make_child, tmp_path, stopped_s
-):
-    pytest.importorskip("recovery.log")
-    log = p2pmsg.LogConfig(tmp_path)
-    feeds = {
-        "the buffer reaches far enough": Feed(make_publisher, make_child),
-        "the log does": Feed(make_publisher, make_child, replay_bytes=100_000, log=log),
-        "it waits for repairs for less": Feed(
-            make_publisher, make_child, repair_timeout=0.8 * stopped_s
-        ),
-        "neither does": Feed(make_publisher, make_child, replay_bytes=100_000),
-    }
-    for feed in feeds.values():
-        feed.begin()
-    time.sleep(0.3)
-    before = {what: feed.count for what, feed in feeds.items()}
-    for feed in feeds.values():
-        feed.child.signal(signal.SIGSTOP)
-    time.sleep(stopped_s)
-    for what, feed in feeds.items():
-        eventually(lambda feed=feed, past=before[what] + 2000: feed.count > past)
-        feed.child.signal(signal.SIGCONT)
-    time.sleep(0.3)
-
-    for what, feed in feeds.items():
-        said = feed.end()
-        losses = check_whole(said, feed.count)
-        assert said["repaired"] > 0, what
-        assert said["kernel_drops"][0] > 0, what
-        if what != "neither does":
-            assert losses == [], what
-            continue
-        assert {reason for _, _, reason in losses} == {"evicted"}
-        # What is lost is from where it stopped on, and no more than came meanwhile.
-        assert min(start for start, _, _ in losses) > before[what] - RATE_S
-        assert 0 < said["lost"] < feed.count - before[what] + RATE_S
-
-
 COUNT = 10_000
-FAULTS = {
-    "all of them": {"burst": 0.003, "duplication": 0.2, "reordering": 0.2},
-}
 
 
 def publish(publisher):
@@ -405,13 +299,12 @@ def publish(publisher):
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
 def test_whatever_the_network_does_all_come_once_and_in_order(
-    make_publisher, make_subscriber, opened, endpoint, faults
+    make_publisher, make_subscriber, opened, endpoint
 ):
     publisher = make_publisher(endpoint)
     target = GROUP.format(next(_group), free_port())
-    way = FaultyWay(endpoint, target, **faults)
+    way = FaultyWay(endpoint, target, burst=0.003, duplication=0.2, reordering=0.2)
     opened.callback(way.close)
     subscriber = make_subscriber(target, joins=publisher)
     publishing = threading.Thread(target=publish, args=(publisher,))
@@ -419,9 +312,7 @@ def test_whatever_the_network_does_all_come_once_and_in_order(
     check_exact(take(subscriber, COUNT))
     publishing.join()
     check_ledger(subscriber, lost=0, delivered=COUNT, outstanding=0)
-    assert way.lost > 0 or "burst" not in faults
-    assert way.overtaken > 0 or "reordering" not in faults
-    assert way.doubled > 0 or "duplication" not in faults
+    assert min(way.lost, way.overtaken, way.doubled) > 0
 
 
 def test_where_no_datagram_reaches_the_publisher_that_is_said_with_its_place(
