@@ -15,12 +15,13 @@ from typing import Final
 
 from p2pmsg.subscriber.gaps import GapScheduler, ReceiveWindow
 from p2pmsg.subscriber.sessions import Session, Stream
+from p2pmsg.subscriber.streams import HISTORY_MESSAGES
 
 UNREAD_NS: Final = 1_000_000_000
 """How long unread datagrams put off losses, and questions: after that more comes than can be read.
 It is also the longest wait for an answer that lies unread."""
-_MUCH_PART: Final = 16
-"""Who has a backlog and misses this part of `history_messages` misses it most likely alone."""
+_MUCH: Final = HISTORY_MESSAGES // 16
+"""Who has a backlog and misses more messages than that misses them most likely alone."""
 
 
 class Backlog:
@@ -29,7 +30,6 @@ class Backlog:
     Args:
         gaps: the streams that miss something.
         window: counts what was read.
-        history_messages: see `HISTORY_MESSAGES`.
 
     Attributes:
         lag_ns: how long an answer lies unread; 0: not long.
@@ -37,10 +37,9 @@ class Backlog:
 
     """
 
-    def __init__(self, gaps: GapScheduler, window: ReceiveWindow, history_messages: int) -> None:
+    def __init__(self, gaps: GapScheduler, window: ReceiveWindow) -> None:
         self._gaps = gaps
         self._window = window
-        self._much = history_messages // _MUCH_PART
         self._since_ns: int | None = None
         self._since_bytes = 0
         self.lag_ns = 0
@@ -68,7 +67,7 @@ class Backlog:
         if not self.has_backlog:
             return
         nacks, wait_ns = stream.receiver.nacks, self.lag_ns
-        if nacks.missing_count > self._much:
+        if nacks.missing_count > _MUCH:
             stream.history = max(stream.history, min(nacks.stop, stream.receiver.head))
             wait_ns = UNREAD_NS  # TCP loses nothing, and there is much that is on its way
         if stream.peer.feedback is not None:

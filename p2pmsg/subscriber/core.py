@@ -27,7 +27,7 @@ from p2pmsg.subscriber.routes import Ranges, Routes
 from p2pmsg.subscriber.servers import AccessRules, Denial, Denials, Servers
 from p2pmsg.subscriber.sessions import Ending, RepairIn, Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
-from p2pmsg.subscriber.streams import HISTORY_MESSAGES, StreamTable
+from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, LossReason, RangeSet, ReceiverConfig
@@ -99,7 +99,6 @@ class SubscriberCore:
         datagram_lines: Collection[int] = (),
         policy: GapPolicy | None = None,
         types: ValueTypes = UNTYPED,
-        history_messages: int = HISTORY_MESSAGES,
     ) -> None:
         settings = Settings(subscriber, name, topics, start, config, cursor)
         self.config, self.topics, self.start = config, topics, start
@@ -121,13 +120,12 @@ class SubscriberCore:
         self.stream_table = StreamTable(
             config, self.receiver_config, start=start, policy=self.policy, types=types,
             cursor=cursor, by_line=self.by_line, deliver=self.ready.append, rng=rng,
-            history_messages=history_messages,
         )  # fmt: skip
         self.gaps = self.stream_table.gaps
         self.last_stream: Stream | None = None
         self._full_since_ns: int | None = None
         self.window = ReceiveWindow(config.receive_bytes)
-        self.backlog = Backlog(self.gaps, self.window, history_messages)
+        self.backlog = Backlog(self.gaps, self.window)
         self.joiner = SessionJoiner(
             settings, self.stream_table, self.lines, relay=relay, invalid=self.invalid,
             forget_last=self.forget_last, denials=self.denials, rng=rng, now_ns=now_ns,

@@ -67,10 +67,8 @@ class StreamTable:
         by_line: Redundancy | None,
         deliver: Deliver,
         rng: Random,
-        history_messages: int = HISTORY_MESSAGES,
     ) -> None:
         self.config = config
-        self._history_messages = history_messages
         self.receiver_config = receiver_config
         deadline = min(_UNASKED_S, config.repair_timeout)
         self._unasked = replace(receiver_config, asks=False, deadline=deadline)
@@ -107,7 +105,7 @@ class StreamTable:
         stream.unasked = not can_ask
         stream.typed = self.types.of(topic)
         if peer.group is not None:
-            stream.jump_max = self._history_messages
+            stream.jump_max = HISTORY_MESSAGES
         peer.streams[topic] = stream
         return stream
 
