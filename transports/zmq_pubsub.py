@@ -8,7 +8,6 @@ import zmq
 
 from transports.allowed import AllowedSubscriptions
 from transports.busy_wait import BUSY_WAIT_US
-from transports.connections import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX, Connections
 from transports.context import Context, Socket
 from transports.endpoint import Endpoint
 from transports.zmq_frame import send_frame
@@ -61,8 +60,6 @@ class ZmqSender(ZmqSocket):
         queue_frames: int = QUEUE_FRAMES,
         welcome: bytes = b"",
         silence_ms: int = SILENCE_MS,
-        subscriptions_max: int = SUBSCRIPTIONS_MAX,
-        subscription_bytes_max: int = SUBSCRIPTION_BYTES_MAX,
         curve: "CurveServer | None" = None,
         allows: Callable[[str, bytes], bool] | None = None,
     ) -> None:
@@ -76,9 +73,6 @@ class ZmqSender(ZmqSocket):
                 a prefix of it. It leaves when this side next uses or polls the socket: ZeroMQ takes
                 up connections in the owner's thread. Default: none.
             silence_ms: how long a subscriber may be silent. Default 5000.
-            subscriptions_max: prefixes that one connection may subscribe to; one with more is
-                ended. Default 65,536.
-            subscription_bytes_max: their bytes. Default 512 KiB.
             curve: its keys, and who may connect. Default None: no encryption, and anybody may.
             allows: whether a user id may have all frames that begin with a prefix; asked for each
                 subscription. Default None: everybody may have everything.
@@ -93,15 +87,7 @@ class ZmqSender(ZmqSocket):
         self.socket.set(zmq.XPUB_NODROP, 1)
         if welcome:
             self.socket.set(zmq.XPUB_WELCOME_MSG, welcome)
-        self.connections = self._watch_connections(
-            Connections(
-                self.socket,
-                context,
-                subscriptions_max=subscriptions_max,
-                subscription_bytes_max=subscription_bytes_max,
-                secure=curve is not None,
-            )
-        )
+        self.connections = self._watch_connections()
         self.allowed: AllowedSubscriptions | None = None
         if allows is not None:
             self.allowed = AllowedSubscriptions(self.socket, self.connections, allows)

@@ -195,13 +195,11 @@ class ZmqSocket:
         """Return the descriptor that ZeroMQ signals on; readable does not mean a message."""
         return int(self.socket.get(zmq.FD))
 
-    def _watch_connections(self, connections: Connections | None = None) -> Connections:
+    def _watch_connections(self) -> Connections:
         """Count who connects, from before it is bound."""
         self.socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-        if connections is None:
-            connections = Connections(self.socket, self._context, secure=self._curve is not None)
-        self._connections = connections
-        return connections
+        self._connections = Connections(self.socket, self._context, secure=self._curve is not None)
+        return self._connections
 
     def has_message(self) -> bool:
         """Whether there is something to receive.

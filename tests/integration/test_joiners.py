@@ -69,8 +69,10 @@ def join(opened):
 @pytest.fixture
 def make_sender(opened):
     def make(**limits):
-        made = transports.ZmqSender(LOOPBACK, context=transports.context(), **limits)
+        made = transports.ZmqSender(LOOPBACK, context=transports.context())
         opened.callback(made.close)
+        for name, limit in limits.items():
+            setattr(made.connections, name, limit)
         return made
 
     return make

@@ -124,7 +124,8 @@ def test_what_is_not_allowed_any_more_ends_its_connection_and_no_other(feed):
 
 def test_subscriptions_that_are_refused_count_for_the_bounds():
     with socket_opener() as opened:
-        feed = Feed(opened, subscriptions_max=50)
+        feed = Feed(opened)
+        feed.sender.connections.subscriptions_max = 50
         feed.receiver(BOB, *(b"%d" % number for number in range(60)))
         eventually(lambda: feed.turn() or feed.sender.connections.oversubscribed)
         feed.turn()
