@@ -58,7 +58,6 @@ class ConnectWatch:
         curve: its keys, with the pinned key as it is now.
         connected: whether there is a connection, after its handshake.
         refusal: why the last connection was refused; "" where it was not.
-        refusals: how often that happened, all in all.
         connections: how many there were, all in all.
         fd: the descriptor of the connection; -1 where there is none.
 
@@ -80,7 +79,8 @@ class ConnectWatch:
         self.connected = False
         self.fd = -1
         self.refusal = ""
-        self.refusals = self.connections = self._refusals_seen = 0
+        self.connections = 0
+        self._refused = False
         # At most a few events a second, with RECONNECT_IVL.
         self._monitor = Monitor(socket, context, _TRIES | _ENDED | _JOINED)
 
@@ -119,8 +119,8 @@ class ConnectWatch:
     def was_refused(self) -> bool:
         """Read what happened; return whether the connection was refused since the last call."""
         self._read(time.monotonic_ns())
-        before, self._refusals_seen = self._refusals_seen, self.refusals
-        return self.refusals != before
+        refused, self._refused = self._refused, False
+        return refused
 
     def renew_key(self, socket: "Socket") -> None:
         """Have a socket, which is not connected, ask for the key that is pinned now."""
@@ -183,7 +183,7 @@ class ConnectWatch:
             if self._hung_up < _HUNG_UP_MAX:
                 return
             why = f"the peer there breaks off: it does not hold the pinned key {pinned}"
-        self.refusals += 1
+        self._refused = True
         self.note(why)
 
     def note(self, why: str) -> None:
