@@ -191,7 +191,8 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
                 by then is lost, and said to be; 0 with one, where it is done after a restart.
 
         Raises:
-            LogFailedError: the log could not be forced to the disk; it is closed all the same.
+            LogFailedError: the log could not be written, or forced to the disk; it is closed all
+                the same.
             RuntimeError: it was made in another event loop, which is not closed.
 
         """

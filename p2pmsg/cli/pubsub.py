@@ -273,6 +273,8 @@ def _print_messages(
             position.commit()
             if left_s <= _SLICE_S and timeout is not None:
                 of = f"{came:,}" if wanted is None else f"{came:,} of {wanted:,}"
+                if not (came or refused or subscriber.connected):
+                    refused = f"; nobody answers at {', '.join(arguments.endpoints)}"
                 raise TimeoutError(f"no message for {timeout:g} s; {of} came{refused}") from None
             continue
         came += len(batch)

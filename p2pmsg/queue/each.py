@@ -175,8 +175,7 @@ class EachJobs:
                 journal.append(push_record(job))
             except OSError as error:
                 batch.next = sequence
-                what = f"the queue's log cannot be written: {error.strerror or error}"
-                raise LogFailedError(what, error.errno) from error
+                raise journal.failed(error) from error
         batch.next = sequence + 1
         self.io.accept(job, now_ns=now_ns)
         if self._syncs and journal is not None:

@@ -261,8 +261,17 @@ class FileJournal:
                 self._on_position()
                 if self._settings.fsync != "never":
                     self.sync()
+        except LogFailedError:
+            raise
+        except OSError as error:
+            raise self.failed(error) from error
         finally:
             self._let_go()
+
+    def failed(self, error: OSError) -> LogFailedError:
+        """Return what is raised where a write failed."""
+        what = f"the queue's log {self._folder} cannot be written: {error.strerror or error}"
+        return LogFailedError(what, error.errno)
 
     def forget(self) -> None:
         """Close the files and nothing else, as a forked child does: the log is its parent's."""

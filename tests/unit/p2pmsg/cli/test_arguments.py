@@ -137,7 +137,7 @@ def test_a_place_is_a_sequence_or_a_time_and_a_moment_a_time():
 
 
 NOBODY = {
-    "sub": "no message for 0 s; 0 came",
+    "sub": "no message for 0 s; 0 came; nobody answers at ipc:///tmp/nobody-is-here",
     "pull": "no job for 0 s: nobody answers at ipc:///tmp/nobody-is-here",
 }
 

@@ -559,6 +559,16 @@ def fill_segment(journal):
     return sequence
 
 
+def test_a_full_disk_at_the_end_is_named_and_the_log_is_let_go_of(tmp_path, monkeypatch):
+    journal, state = opened(tmp_path)
+    push(journal, state, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", failing("ENOSPC"))
+        with pytest.raises(LogFailedError, match=f"{tmp_path} cannot be written: No space left"):
+            journal.close()
+    assert sorted(reopened(tmp_path, "boot 1").open) == [0]
+
+
 @pytest.mark.parametrize("is_cut_later", [False, True])
 def test_half_a_record_that_could_not_be_cut_is_cut_before_the_next_one(
     tmp_path, monkeypatch, is_cut_later
