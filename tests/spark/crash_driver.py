@@ -30,7 +30,7 @@ def main(endpoint, checkpoint, folder):
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2,100]")
+    builder = SparkSession.builder.master("local[2]")
     spark = small_session(builder, **{"spark.log.level": "OFF"})
     start_query(spark, endpoint, checkpoint, folder).awaitTermination()
 

@@ -1,6 +1,5 @@
 """A driver killed at random moments: what it read before and after makes one whole."""
 
-import contextlib
 import itertools
 import json
 import os
@@ -68,48 +67,11 @@ def wait_for_rows(folder, count, runs):
         time.sleep(0.05)
 
 
-def workers_of(driver):
-    """The Python workers of tasks below a driver: daemons fork them."""
-    found = []
-    waiting = [driver.pid]
-    while waiting:
-        parent = waiting.pop()
-        try:
-            path = Path(f"/proc/{parent}/task")
-            children = [
-                int(child)
-                for task in path.iterdir()
-                for child in (task / "children").read_text().split()
-            ]
-            command = Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0")
-            is_daemon = b"pyspark.daemon" in command and b"pyspark.worker" in command
-        except OSError:
-            continue  # it has just ended
-        waiting += children
-        if is_daemon:
-            found += children
-    return found
-
-
-def kill_worker(driver):
-    """Kill a Python worker of a driver's tasks, as soon as there is one."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        for worker in workers_of(driver):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker, signal.SIGKILL)
-                return
-        assert driver.poll() is None, "the driver has ended"
-        assert time.monotonic() < deadline, "no worker was there to be killed"
-        time.sleep(0.01)
-
-
 @pytest.mark.long
 @pytest.mark.rounds(1, 10)
 def test_a_driver_killed_again_and_again_misses_nothing_and_repeats_nothing(
     spark, publisher, tmp_path, rounds
 ):
-    """Each incarnation loses a worker of its tasks, too."""
     rng = random.Random(7)
     checkpoint, folder = str(tmp_path / "checkpoint"), tmp_path / "rows"
     folder.mkdir()
@@ -121,18 +83,15 @@ def test_a_driver_killed_again_and_again_misses_nothing_and_repeats_nothing(
             if number % 20 == 0 and ended.wait(0.02):
                 break
 
-    def wait_for_more(driver):
-        wait_for_rows(folder, row_count(folder) + 1, lambda: driver.poll() is None)
-
     thread = threading.Thread(target=publish)
     thread.start()
     try:
         for _ in range(rounds):
             driver = start_driver(publisher.endpoint, checkpoint, str(folder))
             try:
-                wait_for_more(driver)
-                kill_worker(driver)
-                wait_for_more(driver)
+                wait_for_rows(
+                    folder, row_count(folder) + 1, lambda each=driver: each.poll() is None
+                )
                 time.sleep(rng.uniform(0, 1.0))
             finally:
                 kill(driver)
