@@ -5,12 +5,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from p2pmsg.checks import check, check_visible, checked
-from p2pmsg.errors import ConfigError, MessageError
+from p2pmsg.errors import ConfigError, MessageError, P2PError
 from p2pmsg.topics import check_topic
 from p2pmsg.trouble import Rarely
 from p2pmsg.webhooks.asgi import Application, Receive, Scope, Send, headers_of, read_body
@@ -274,20 +275,32 @@ class Intake(Application):
         if not new:
             return
         self._taking |= names
+        unnoted: list[Event] = []
         try:
-            await self._publishing.run(partial(self._publish, new))
-            if self._publishing.is_async:
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._publishing.threads, self._note, new)
+            await self._publishing.run(partial(self._publish, new, unnoted))
+            await self._remember(unnoted)
+        except RejectedError:
+            with suppress(P2PError, OSError):  # those before the one that failed come once
+                await self._remember(unnoted, drains=True)
+            raise
         finally:
             self._taking -= names
 
-    def _publish(self, events: Sequence[Event]) -> None:
-        """Publish events, and note each, if it is then in the log."""
+    def _publish(self, events: Sequence[Event], unnoted: list[Event]) -> None:
+        """Publish events, and note each that is then in the log; the others are `unnoted`."""
         for event in events:
             self._publisher.publish(**event[1])
-            if not self._publishing.is_async:
+            if self._publishing.is_async:
+                unnoted.append(event)
+            else:
                 self._note([event])
+
+    async def _remember(self, events: Sequence[Event], *, drains: bool = False) -> None:
+        if events and drains:
+            await self._publisher.drain()
+        if events:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._publishing.threads, self._note, events)
 
     def _note(self, events: Sequence[Event]) -> None:
         with self._lock:

@@ -1,5 +1,6 @@
 """Webhooks into a stream over real HTTP: verified, once, and in the log before the answer."""
 
+import asyncio
 import base64
 import contextlib
 import hashlib
@@ -18,7 +19,7 @@ pytest.importorskip("uvicorn", reason="webhooks in over HTTP need uvicorn (extra
 
 from p2pmsg import LogConfig, aio
 from p2pmsg.config import PublisherConfig
-from p2pmsg.errors import LogInUseError
+from p2pmsg.errors import LogFailedError, LogInUseError
 from p2pmsg.webhooks import receive
 from p2pmsg.webhooks.serving import bind, make_server
 from p2pmsg.webhooks.signatures import content_of, signature_header, signers
@@ -368,6 +369,38 @@ def test_a_publisher_of_asyncio(make_subscriber):
         found = messages(made["publisher"], make_subscriber, 1)
         post(port, b"{}", {}, "/close")
     assert found[0].value == {}
+
+
+def test_of_a_batch_that_fails_midway_each_event_is_published_once():
+    """What a publisher of asyncio accepted before it failed does not come again."""
+
+    class Failing(aio.Publisher):
+        fails = 1
+
+        def publish(self, topic, value, **options):
+            if self.stats().published == 2 and self.fails:
+                self.fails = 0
+                raise LogFailedError("No space left on device")
+            return super().publish(topic, value, **options)
+
+    async def run():
+        async with Failing("inproc://hooks") as publisher:
+            app = receive(publisher, secrets="token", topic="t", scheme="token")
+            body, statuses = cloud_events(*[{"data": n} for n in range(4)]), []
+
+            async def receive_event():
+                return {"type": "http.request", "body": body}
+
+            async def send(event):
+                statuses.append(event.get("status"))
+
+            headers = [(name.encode(), text.encode()) for name, text in BATCH.items()]
+            scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
+            for _ in range(2):
+                await app(scope, receive_event, send)
+            return statuses[::2], app.duplicates, publisher.stats().published
+
+    assert asyncio.run(run()) == ([503, 204], 2, 4)
 
 
 def test_a_function_that_fails_is_logged_and_counted(publisher, caplog):
