@@ -25,6 +25,7 @@ from p2pmsg.app.sources import (
     TimerSource,
     WorkerSource,
 )
+from p2pmsg.app.wakeup import woken_by_signals
 from p2pmsg.checks import at_least, check, checked, shown, whole
 from p2pmsg.errors import ClosedError, ConfigError, translated
 from p2pmsg.subscriber.policy import GapPolicy
@@ -373,7 +374,7 @@ class App:
             loop = (loop_factory or asyncio.new_event_loop)()
             asyncio.set_event_loop(loop)
             try:
-                loop.run_until_complete(self._serve())
+                loop.run_until_complete(self._serve(has_signals=True))
             finally:
                 _close_loop(loop)
 
@@ -389,9 +390,9 @@ class App:
 
         """
         with self._signals() if signals else contextlib.nullcontext():
-            await self._serve()
+            await self._serve(signals)
 
-    async def _serve(self) -> None:
+    async def _serve(self, has_signals: bool) -> None:
         if self._run is not None:
             raise ClosedError("the app", "it runs already")
         for source in self._sources:
@@ -406,9 +407,10 @@ class App:
             stop_timeout=self.stop_timeout,
         )
         try:
-            if self._came_early:
-                run.stop()
-            await run.run()
+            with woken_by_signals() if has_signals else contextlib.nullcontext():
+                if self._came_early:
+                    run.stop()
+                await run.run()
         finally:
             self._run = None
             self._came_early = False
