@@ -400,11 +400,14 @@ def publish_with_few_files(directory, files):
     make = p2pmsg.Publisher  # imported while files can be opened
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(files), int(files)))
     with make("tcp://127.0.0.1:0", log=log) as publisher:
+        publisher.stats()  # imported before strangers come
         say(publisher.endpoint, publisher.recovery_endpoint)
         for line in sys.stdin:
-            for _ in range(int(line)):
-                publisher.publish("t", b"x" * 1000)
-                publisher.flush()
+            end = publisher.stats().streams.get("t", (0, 0))[1] + int(line)
+            while publisher.stats().streams.get("t", (0, 0))[1] < end:
+                with contextlib.suppress(p2pmsg.LogFailedError):  # until strangers are refused
+                    publisher.publish("t", b"x" * 1000)
+                    publisher.flush()
             stats = publisher.stats()
             counts = stats.connections, stats.connections_refused
             say(stats.streams["t"][1], stats.log.failed, *counts)
