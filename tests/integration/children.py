@@ -1,5 +1,6 @@
 """What child processes of the tests do: `python -m tests.integration.children ROLE …`."""
 
+import contextlib
 import gc
 import itertools
 import json
