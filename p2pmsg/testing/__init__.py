@@ -7,7 +7,6 @@ control: a failing run is named by its seed, and the seed brings it back.
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from p2pmsg.testing.options import NetworkOptions
-from p2pmsg.testing.pair import PeerPair
 from p2pmsg.testing.proxy import TcpProxy
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
@@ -20,7 +19,6 @@ from p2pmsg.testing.virtual_peers import VirtualPublisher, VirtualRelay, Virtual
 __all__ = [
     "ManualClock",
     "NetworkOptions",
-    "PeerPair",
     "SimulatedPublisher",
     "SimulatedRelay",
     "SimulatedSubscriber",

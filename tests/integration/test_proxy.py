@@ -5,11 +5,9 @@ import select
 import socket
 import threading
 import time
-from contextlib import closing
 
 import pytest
 
-from p2pmsg.testing import PeerPair
 from p2pmsg.testing.proxy import TcpProxy
 from tests.unit.transports.sockets import DEADLINE_S, LOOPBACK, eventually
 from transports import ZmqReceiver, ZmqSender, context
@@ -217,43 +215,3 @@ def test_what_the_predicate_raises_comes_out_of_close(stack):
     with pytest.raises(LookupError, match="own mistake"):
         proxy.close()
     proxy.close()
-
-
-def receive(peers, count):
-    messages = []
-    while len(messages) < count:
-        messages += peers.receive(60.0)
-    return messages
-
-
-def ledger(peers):
-    stats = peers.stats()
-    assert all(stream.balanced for stream in stats.streams)
-    return stats.published, stats.delivered, stats.outstanding, stats.lost
-
-
-def test_live_messages_come_in_order_and_the_ledger_is_balanced():
-    with closing(PeerPair()) as peers:
-        sequences = [peers.publish(f"topic-{index % 2}", {"n": index}) for index in range(100)]
-        messages = receive(peers, 100)
-        assert sequences == [index // 2 for index in range(100)]
-        for topic, first in (("topic-0", 0), ("topic-1", 1)):
-            values = [message.value["n"] for message in messages if message.topic == topic]
-            assert values == list(range(first, 100, 2))
-        assert peers.close()
-        assert ledger(peers) == (100, 100, 0, 0)
-        assert peers.stats().repaired == {"buffer": 0}
-
-
-@pytest.mark.parametrize("drop_every", [1, 2, 7])
-def test_what_is_lost_is_repaired_over_the_reply_channel(drop_every):
-    with closing(PeerPair(drop_every=drop_every)) as peers:
-        for index in range(100):
-            peers.publish("a", index)
-            if index % 10 == 9:
-                assert receive(peers, 1)
-        assert peers.close()
-        for batch in peers:
-            assert batch
-        assert ledger(peers) == (100, 100, 0, 0)
-        assert peers.stats().repaired["buffer"] > 0
