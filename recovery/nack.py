@@ -338,12 +338,7 @@ class NackScheduler:
             self._expiry.set(gap, (self._expiry.get(gap) or now_ns) + stopped_ns)
 
     def due(
-        self,
-        *,
-        now_ns: int,
-        ranges_max: int = 64,
-        window: int | None = None,
-        crowded: bool = False,
+        self, *, now_ns: int, ranges_max: int = 64, window: int | None = None, crowded: bool = False
     ) -> list[tuple[int, int]]:
         """Return the ranges to ask for now, sorted, touching ones coalesced, and count the attempt.
 
@@ -362,12 +357,7 @@ class NackScheduler:
         return list(RangeSet(pair for ranges in by_attempt.values() for pair in ranges))
 
     def due_by_attempt(
-        self,
-        *,
-        now_ns: int,
-        ranges_max: int = 64,
-        window: int | None = None,
-        crowded: bool = False,
+        self, *, now_ns: int, ranges_max: int = 64, window: int | None = None, crowded: bool = False
     ) -> dict[int, RangeSet]:
         """Do as `due` does, and group the ranges by which attempt it is, from 1 on.
 

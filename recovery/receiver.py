@@ -121,13 +121,7 @@ class StreamReceiver(Generic[T]):
         self._head_early = self._first_early = self._earliest_early = -1
         self.handed = self.lost = self.duplicates = self.late = self.early = self.repaired = 0
 
-    def start_at(
-        self,
-        sequence: int,
-        *,
-        now_ns: int,
-        head_max: int | None = None,
-    ) -> None:
+    def start_at(self, sequence: int, *, now_ns: int, head_max: int | None = None) -> None:
         """Want messages from `sequence` on; frames that came before this call are put in place.
 
         Those that reach beyond `head_max` are dropped: it cannot be that there are such.

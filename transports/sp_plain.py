@@ -6,12 +6,7 @@ from typing import Any, Final
 import pynng
 
 from transports.endpoint import Endpoint
-from transports.errors import (
-    AddressError,
-    ClosedError,
-    EndpointError,
-    TransportError,
-)
+from transports.errors import AddressError, ClosedError, EndpointError, TransportError
 
 _KINDS: Final = {
     "sub": pynng.Sub0, "pub": pynng.Pub0, "pull": pynng.Pull0, "push": pynng.Push0,

@@ -119,10 +119,7 @@ class UdpSender(_UdpSocket):
     """
 
     def __init__(
-        self,
-        endpoint: str | Endpoint,
-        *,
-        answer_buffer_bytes: int = ANSWER_BUFFER_BYTES,
+        self, endpoint: str | Endpoint, *, answer_buffer_bytes: int = ANSWER_BUFFER_BYTES
     ) -> None:
         """Open.
 

@@ -14,19 +14,8 @@ from transports.busy_wait import BusyWait
 from transports.connections import Connections
 from transports.context import Context, Socket, on_linger
 from transports.endpoint import Endpoint, as_endpoint, is_address
-from transports.errors import (
-    AddressError,
-    EndpointError,
-    TransportError,
-    translate,
-)
-from transports.platform import (
-    IS_LINUX,
-    ConnectionName,
-    connection_of,
-    tcp_state,
-    unsent_bytes,
-)
+from transports.errors import AddressError, EndpointError, TransportError, translate
+from transports.platform import IS_LINUX, ConnectionName, connection_of, tcp_state, unsent_bytes
 from transports.progress import ByteProgress
 from transports.signals import defer_signals
 

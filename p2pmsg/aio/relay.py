@@ -47,10 +47,7 @@ class Relay(LoopServingPeer, RelayingPeer):
     _receiving: LoopSubscriberIO
 
     def _open_receiving(
-        self,
-        places: "list[transports.Endpoint]",
-        topics: list[str],
-        config: "SubscriberConfig",
+        self, places: "list[transports.Endpoint]", topics: list[str], config: "SubscriberConfig"
     ) -> LoopSubscriberIO:
         return open_lines(self._source, places, topics, config, LoopSubscriberIO, self._security)
 

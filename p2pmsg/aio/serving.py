@@ -243,10 +243,7 @@ class LoopServingPeer(ServingPeer, TakesTurns, ClosesInLoop):
         """Return a lock that refuses other threads; raise where no event loop runs."""
         self._described = f"the {self._kind} {self._name!r}"
         self._driver = LoopDriver(
-            self._described,
-            lambda: self._rounds.turn(),
-            at_loop_end=self.close_now,
-            by_caller=True,
+            self._described, lambda: self._rounds.turn(), at_loop_end=self.close_now, by_caller=True
         )
         return PublishLock(ident=self._refuse_thread)
 

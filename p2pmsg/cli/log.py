@@ -13,15 +13,7 @@ import recovery.log
 from p2pmsg.cli import text
 from p2pmsg.cli.arguments import COUNT, JSON, byte_count, is_terminal, moment
 from p2pmsg.cli.command import UsageError, command, note, one_line, option
-from p2pmsg.cli.log_access import (
-    DIRECTORY,
-    PART,
-    Key,
-    Reading,
-    as_rate,
-    count_waiting,
-    open_log,
-)
+from p2pmsg.cli.log_access import DIRECTORY, PART, Key, Reading, as_rate, count_waiting, open_log
 from p2pmsg.json_text import to_json
 from p2pmsg.publisher.logged_batch import frame_of
 from p2pmsg.queue.journal import repair as queue_repair

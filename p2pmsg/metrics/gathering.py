@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.checks import checked, shown
 from p2pmsg.config import PublisherConfig
-from p2pmsg.errors import (
-    ClosedError,
-    ConfigError,
-    MessageError,
-    P2PError,
-)
+from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError
 from p2pmsg.metrics.deltas import Deltas, check_name, check_number, check_size, check_tags
 from p2pmsg.metrics.sinks import Sink
 from p2pmsg.statsd.metric import make_key

@@ -11,13 +11,7 @@ from dataclasses import astuple
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from p2pmsg.errors import (
-    LogError,
-    LogFailedError,
-    LogFormatError,
-    LogInUseError,
-    P2PError,
-)
+from p2pmsg.errors import LogError, LogFailedError, LogFormatError, LogInUseError, P2PError
 from p2pmsg.publisher.logged_batch import frame_of
 from p2pmsg.publisher.steps import Steps, run_steps
 from p2pmsg.trouble import Trouble

@@ -461,13 +461,7 @@ class RequestHandler:
         limits[requester] = frame_bytes_max
 
     def _answer_at_once(
-        self,
-        requester: bytes,
-        topic: str,
-        start: int,
-        stop: int,
-        now_ns: int,
-        received: int | None,
+        self, requester: bytes, topic: str, start: int, stop: int, now_ns: int, received: int | None
     ) -> bool:
         """Answer a range that one frame of the replay buffer has, where nothing else waits.
 

@@ -122,12 +122,7 @@ class StreamTable:
         return stream
 
     def begin(
-        self,
-        stream: Stream,
-        otherwise: int | None = None,
-        *,
-        now_ns: int,
-        following: int = 0,
+        self, stream: Stream, otherwise: int | None = None, *, now_ns: int, following: int = 0
     ) -> None:
         """Start a stream where the cursor says, else at `otherwise`, else as a new one.
 

@@ -44,8 +44,7 @@ class DatagramLine:
         for one in self.sockets:
             self._poll.register(one.fileno(), select.POLLIN)
         self._busy_wait = transports.BusyWait(
-            core.config.busy_wait * 1e6,
-            partial(self._poll.poll, 0),
+            core.config.busy_wait * 1e6, partial(self._poll.poll, 0)
         )
         self._is_sealed = self._member.keys is not None
         self._member.buffer_bytes[line] = self._udp.buffer_bytes // _SPACE_PART

@@ -79,10 +79,7 @@ def _open(
     for place in places:
         check_datagrams(security, place)
     server = transports.ZmqRecoveryServer(
-        recovery_at,
-        context=context,
-        queue_frames=config.queue_frames,
-        curve=curve_server(security),
+        recovery_at, context=context, queue_frames=config.queue_frames, curve=curve_server(security)
     )
     undo.callback(server.close)
     core = PublisherCore(

@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 
 from p2pmsg.checks import checked, shown
 from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
-from p2pmsg.errors import (
-    SessionEnd,
-    SessionEndedError,
-)
+from p2pmsg.errors import SessionEnd, SessionEndedError
 from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.subscriber.conflation import ConflatedBatch, batch_of
 from p2pmsg.subscriber.core import SubscriberCore

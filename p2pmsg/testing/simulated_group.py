@@ -16,12 +16,7 @@ from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.testing.network import FaultyNetwork
-from transports import (
-    MemoryReceiver,
-    MemoryRecoveryClient,
-    MemoryRecoveryServer,
-    MemorySender,
-)
+from transports import MemoryReceiver, MemoryRecoveryClient, MemoryRecoveryServer, MemorySender
 
 DATAGRAM_BYTES: Final = 400
 """Small, so that few messages make several datagrams and some make fragments."""
@@ -128,12 +123,7 @@ class GroupReceiving:
     """A simulated subscriber's socket, to one publisher's group."""
 
     def __init__(
-        self,
-        network: FaultyNetwork,
-        name: str,
-        line: int,
-        endpoint: str,
-        pump: Callable[[], None],
+        self, network: FaultyNetwork, name: str, line: int, endpoint: str, pump: Callable[[], None]
     ) -> None:
         self._line = line
         self._endpoint = endpoint

@@ -13,11 +13,7 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import History, StreamKey
 from p2pmsg.testing.simulated_publisher import LOG_SEGMENT_BYTES, SimulatedPublisher
-from p2pmsg.testing.simulated_sending import (
-    OUTBOX_MAX,
-    WALL_NS,
-    ServingSide,
-)
+from p2pmsg.testing.simulated_sending import OUTBOX_MAX, WALL_NS, ServingSide
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from recovery import RangeSet
 from recovery.log import LogConfig, MemoryStore

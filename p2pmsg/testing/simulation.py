@@ -53,10 +53,7 @@ class Simulation:
     """
 
     def __init__(
-        self,
-        options: NetworkOptions | None = None,
-        *,
-        log: Callable[[str], object] | None = None,
+        self, options: NetworkOptions | None = None, *, log: Callable[[str], object] | None = None
     ) -> None:
         self.options = options or NetworkOptions()
         self.publishers: list[SimulatedPublisher] = []

@@ -231,12 +231,7 @@ class VirtualAioSubscriber(SubscriberPeer[T_co], _AioPeer):
     _awaits = True
 
     def __init__(
-        self,
-        network: Time,
-        process: SimulatedSubscriber,
-        turns: Turns,
-        *about: Any,
-        **options: Any,
+        self, network: Time, process: SimulatedSubscriber, turns: Turns, *about: Any, **options: Any
     ) -> None:
         super().__init__(network, process, *about, **options)
         self._turns = turns

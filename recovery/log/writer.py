@@ -21,14 +21,7 @@ from recovery.log.format import (
     pack_segment_header,
     pack_stream,
 )
-from recovery.log.index import (
-    INDEX_BYTES,
-    Key,
-    SegmentIndex,
-    StreamIndex,
-    encode_index,
-    index_name,
-)
+from recovery.log.index import INDEX_BYTES, Key, SegmentIndex, StreamIndex, encode_index, index_name
 from recovery.log.opening import open_log
 from recovery.log.reader import LogReader
 from recovery.log.state import Reservations, StateFile

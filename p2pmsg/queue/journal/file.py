@@ -36,14 +36,7 @@ from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.rules import DEDUP_WINDOW_S
 from p2pmsg.sync.lock import PublishLock
 from recovery import platform
-from recovery.durable import (
-    holder_of,
-    lock_file,
-    make_folder,
-    replace_file,
-    sync_path,
-    unlock_file,
-)
+from recovery.durable import holder_of, lock_file, make_folder, replace_file, sync_path, unlock_file
 from transports.own_log import own_log as _log
 
 _decode: Final = codec.make_decoder(list[Any]).decode

@@ -10,13 +10,7 @@ from p2pmsg import codec
 from p2pmsg.queue.journal import records
 from p2pmsg.queue.journal.file import lock_folder
 from p2pmsg.queue.journal.position import PositionFile
-from p2pmsg.queue.journal.reading import (
-    apply,
-    intact_records,
-    packed,
-    segments,
-    without_former,
-)
+from p2pmsg.queue.journal.reading import apply, intact_records, packed, segments, without_former
 from p2pmsg.queue.journal.records import JournalState
 from recovery import RangeSet
 from recovery.durable import replace_file, sync_path, unlock_file
