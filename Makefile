@@ -16,7 +16,6 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CORES_HERE := $(shell nproc 2>/dev/null || echo 2)
 WORKERS := $(shell echo $$(( ($(CORES_HERE) < 2 ? 2 : $(CORES_HERE) > 3 ? 3 : $(CORES_HERE)) + 2 )))
 PYTEST = $(BIN)/pytest -n $(WORKERS) $(if $(ONLY),--only $(ONLY))
-LONG_MINUTES := 54
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,13 +52,12 @@ $(BENCH_STAMP): pyproject.toml $(DEV_STAMP)
 demo: setup ## run the market feed demo; ARGS goes to `p2pmsg demo`
 	@$(BIN)/p2pmsg demo $(ARGS)
 
-test: setup area lint types ## run the checks and the tests (5 to 6 minutes on two cores); ONLY=area
+test: setup area lint types ## run the checks and the tests (4 to 6 minutes on two cores); ONLY=area
 	$(PYTEST) $(PYTEST_ARGS)
 
 # These compute more, and wait less.
 test-long: WORKERS := $(shell echo $$(( ($(CORES_HERE) < 2 ? 2 : $(CORES_HERE) > 4 ? 4 : $(CORES_HERE)) + 1 )))
 test-long: setup area ## run rounds of kills, thousands of seeds and soaks; says how long it takes
-	@echo "test-long: $(if $(ONLY),a part of )about $(LONG_MINUTES) minutes on two cores"
 	@began=$$(date +%s); $(PYTEST) --long $(PYTEST_ARGS); status=$$?; \
 	took=$$(( $$(date +%s) - began )); \
 	echo "test-long: took $$(( took / 60 )) min $$(( took % 60 )) s"; exit $$status
