@@ -5,6 +5,7 @@ import socket
 import socketserver
 import sys
 import threading
+import time
 from typing import Any
 
 from p2pmsg.errors import BindError
@@ -13,6 +14,8 @@ from transports.own_log import own_log as _log
 
 CONNECTIONS_MAX = 64
 """Connections at once; some scrapers need no more than two or three."""
+_PAUSE_S = 0.1
+"""How long to wait where a connection cannot be accepted; within it others close theirs."""
 
 
 class Server(socketserver.ThreadingTCPServer):
@@ -56,6 +59,14 @@ class Server(socketserver.ThreadingTCPServer):
             target=self.serve_forever, args=(0.2,), name=f"statsd-{self.port}", daemon=True
         )
         self._thread.start()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; without a descriptor, which passes, do not try all the time."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_PAUSE_S)
+            raise
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Return whether there is space for one more connection."""
