@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from p2pmsg.aio.loop import LoopDriver
-from p2pmsg.sync.lifecycle import NotCopied
+from p2pmsg.driver.lifecycle import NotCopied
 
 
 class ClosesInLoop(NotCopied, ABC):

@@ -10,11 +10,11 @@ from p2pmsg.aio.loop import SAFETY_S, LoopDriver
 from p2pmsg.aio.publisher import Publisher
 from p2pmsg.checks import time_to_wait
 from p2pmsg.config import PublisherConfig
+from p2pmsg.driver.lifecycle import INHERITED
 from p2pmsg.errors import ConfigError
 from p2pmsg.metrics.deltas import Deltas
 from p2pmsg.metrics.gathering import ADD_UP_AT, Gathering
 from p2pmsg.metrics.sinks import Plain, Reliable
-from p2pmsg.sync.lifecycle import INHERITED
 from transports.own_log import own_log as _log
 
 

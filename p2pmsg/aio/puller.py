@@ -12,6 +12,8 @@ from p2pmsg.aio.running import TaskRun
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import SLICE_NS, Pace, Waiters, until_of
 from p2pmsg.checks import time_to_wait
+from p2pmsg.driver.lifecycle import close_in_children, is_inherited
+from p2pmsg.driver.stop_signals import StopSignals
 from p2pmsg.errors import ClosedError
 from p2pmsg.message import T_co
 from p2pmsg.queue.each_taker import EachTaker
@@ -19,8 +21,6 @@ from p2pmsg.queue.job import Job
 from p2pmsg.queue.puller_base import PullerBase
 from p2pmsg.queue.running import OnError, check_run
 from p2pmsg.subscriber.typed import Misfit
-from p2pmsg.sync.lifecycle import close_in_children, is_inherited
-from p2pmsg.sync.stop_signals import StopSignals
 
 _FRAMES_PER_ROUND: Final = 8
 _get_ident = threading.get_ident

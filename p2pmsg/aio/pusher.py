@@ -9,12 +9,12 @@ from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import SLICE_NS, Pace, Waiters, in_executor, until_of
 from p2pmsg.checks import at_least, time_to_wait
+from p2pmsg.driver.lifecycle import close_in_children
 from p2pmsg.errors import ClosedError, LogFailedError, SendQueueFullError
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.each import EachJobs
 from p2pmsg.queue.journal.file import FileJournal, PendingSync
 from p2pmsg.queue.pusher_base import LogChoice, Opened, PusherBase
-from p2pmsg.sync.lifecycle import close_in_children
 from transports.own_log import own_log as _log
 
 _FAILING_S: Final = 0.01

@@ -15,6 +15,7 @@ from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.unsent import UnsentRequests
 from p2pmsg.aio.waiting import SLICE_NS, Look, Reply, Waiters
 from p2pmsg.checks import BUSY_WAIT, checked, time_to_wait
+from p2pmsg.driver.lifecycle import INHERITED, close_in_children
 from p2pmsg.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -35,7 +36,6 @@ from p2pmsg.requests.requester_base import (
     check_time,
     check_type,
 )
-from p2pmsg.sync.lifecycle import INHERITED, close_in_children
 from p2pmsg.wire import Frame
 
 if TYPE_CHECKING:

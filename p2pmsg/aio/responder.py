@@ -14,6 +14,7 @@ from p2pmsg.aio.loop import SAFETY_S, LoopDriver
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import Look, Pace
 from p2pmsg.checks import BUSY_WAIT, checked, is_async, time_to_wait
+from p2pmsg.driver.lifecycle import close_in_children
 from p2pmsg.errors import ClosedError, InvalidValueError
 from p2pmsg.requests.frames import MESSAGE_BYTES
 from p2pmsg.requests.inbox import Arrival, Inbox
@@ -25,7 +26,6 @@ from p2pmsg.requests.responder_base import (
     Request,
     ResponderBase,
 )
-from p2pmsg.sync.lifecycle import close_in_children
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:

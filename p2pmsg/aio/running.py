@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from p2pmsg.checks import check_result
+from p2pmsg.driver.lifecycle import is_inherited
 from p2pmsg.errors import ClosedError, SecurityError
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.running import (
@@ -15,7 +16,6 @@ from p2pmsg.queue.running import (
     acknowledge,
     reason_of,
 )
-from p2pmsg.sync.lifecycle import is_inherited
 
 
 class TaskRun(JobRun):

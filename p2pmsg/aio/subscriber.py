@@ -15,10 +15,10 @@ from p2pmsg.aio.loop import SAFETY_S, LoopDriver
 from p2pmsg.aio.subscriber_io import LoopSubscriberIO
 from p2pmsg.checks import whole
 from p2pmsg.config import SubscriberConfig
+from p2pmsg.driver.lifecycle import INHERITED, is_inherited
 from p2pmsg.errors import ClosedError, ConfigError, SessionEndedError
 from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.sync.callbacks import call_back
-from p2pmsg.sync.lifecycle import INHERITED, is_inherited
 from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.receiving import receive_frame
 from p2pmsg.sync.settings import deadline

@@ -27,10 +27,10 @@ from p2pmsg.app.sources import (
 )
 from p2pmsg.app.wakeup import woken_by_signals
 from p2pmsg.checks import at_least, check, checked, shown, whole
+from p2pmsg.driver.stop_signals import StopSignals
 from p2pmsg.errors import ClosedError, ConfigError, translated
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.sync.settings import check_endpoints, check_topics
-from p2pmsg.sync.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security

@@ -9,8 +9,8 @@ from p2pmsg.bridge.ends import SLICE_S, Batch, Written
 from p2pmsg.bridge.opening import Wishes, open_ends
 from p2pmsg.bridge.stats import BridgeStats
 from p2pmsg.checks import checked, shown, time_to_wait
+from p2pmsg.driver.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from p2pmsg.errors import translated
-from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.worker import Worker
 from p2pmsg.trouble import Rarely
 from transports.own_log import own_log as _log

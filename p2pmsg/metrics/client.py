@@ -10,10 +10,10 @@ from typing import Any
 
 from p2pmsg.checks import time_to_wait
 from p2pmsg.config import PublisherConfig
+from p2pmsg.driver.lifecycle import INHERITED, ClosesItself, quiet_threads
 from p2pmsg.errors import ClosedError, P2PError, ReentrantCallError
 from p2pmsg.metrics.gathering import Gathering
 from p2pmsg.metrics.sinks import Plain, Reliable
-from p2pmsg.sync.lifecycle import INHERITED, ClosesItself, quiet_threads
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.publisher import Publisher
 from transports.own_log import own_log as _log

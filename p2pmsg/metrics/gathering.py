@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.checks import checked, shown
 from p2pmsg.config import PublisherConfig
+from p2pmsg.driver.lifecycle import INHERITED, close_in_children
 from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError
 from p2pmsg.metrics.deltas import Deltas, check_name, check_number, check_size, check_tags
 from p2pmsg.metrics.sinks import Sink
 from p2pmsg.statsd.metric import make_key
-from p2pmsg.sync.lifecycle import INHERITED, close_in_children
 from p2pmsg.sync.lock import PublishLock
 from transports.own_log import own_log as _log
 from transports.signals import defer_signals

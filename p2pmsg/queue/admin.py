@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import transports
 from p2pmsg.checks import checked
+from p2pmsg.driver.lifecycle import zmq_context
 from p2pmsg.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -23,7 +24,6 @@ from p2pmsg.queue.journal.reading import read_log
 from p2pmsg.queue.journal.records import JournalState, change_record
 from p2pmsg.queue.rules import Dropped, Retried
 from p2pmsg.security.use import curve_client
-from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 
 if TYPE_CHECKING:

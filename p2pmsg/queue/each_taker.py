@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import transports
+from p2pmsg.driver.lifecycle import zmq_context
 from p2pmsg.errors import translated
 from p2pmsg.queue.config import LINGER_S, PREFETCH_CEILING, PREFETCH_MIN
 from p2pmsg.queue.job import Job
@@ -18,7 +19,6 @@ from p2pmsg.queue.watches import Watches
 from p2pmsg.security.use import server_of
 from p2pmsg.subscriber.typed import ValueType
 from p2pmsg.sync.key_watch import EVERY_NS, KeyWatch
-from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.unanswered import Unanswered
 from recovery.checks import to_ns

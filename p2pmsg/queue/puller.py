@@ -7,6 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from p2pmsg.checks import at_least, check, is_async, time_to_wait
+from p2pmsg.driver.lifecycle import (
+    ClosesAtOnce,
+    close_at_exit,
+    close_in_children,
+    is_inherited,
+    was_closed,
+)
+from p2pmsg.driver.stop_signals import StopSignals
 from p2pmsg.errors import ClosedError
 from p2pmsg.message import T_co
 from p2pmsg.queue.driver import Driver
@@ -15,14 +23,6 @@ from p2pmsg.queue.job import Job
 from p2pmsg.queue.puller_base import PullerBase
 from p2pmsg.queue.running import OnError, ThreadRun, check_run
 from p2pmsg.subscriber.typed import Misfit
-from p2pmsg.sync.lifecycle import (
-    ClosesAtOnce,
-    close_at_exit,
-    close_in_children,
-    is_inherited,
-    was_closed,
-)
-from p2pmsg.sync.stop_signals import StopSignals
 
 _NO_ASYNC: Final = "no async function; those are for p2pmsg.aio.Puller and p2pmsg.App"
 _get_ident = threading.get_ident

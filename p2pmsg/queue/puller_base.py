@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic
 
 import transports
 from p2pmsg.checks import check, checked, shown
+from p2pmsg.driver.lifecycle import INHERITED
 from p2pmsg.errors import ClosedError, InvalidValueError
 from p2pmsg.message import T_co
 from p2pmsg.queue.config import FRAME_BYTES_CEILING, FRAME_BYTES_MAX, Acknowledge
@@ -19,7 +20,6 @@ from p2pmsg.queue.stats import PullerStats
 from p2pmsg.queue.watches import Watches
 from p2pmsg.security.use import curve_client
 from p2pmsg.subscriber.typed import Misfit, value_type
-from p2pmsg.sync.lifecycle import INHERITED
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_endpoints, check_name
 

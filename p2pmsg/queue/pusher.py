@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 from p2pmsg.checks import at_least, time_to_wait
+from p2pmsg.driver.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.journal.file import GroupCommit
 from p2pmsg.queue.pusher_base import PusherBase
-from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from transports.own_log import own_log as _log
 from transports.signals import defer_signals
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import transports
 from p2pmsg.checks import check, checked, shown
 from p2pmsg.codec import SCALARS, encoder, exact_encoder
+from p2pmsg.driver.lifecycle import INHERITED, zmq_context
 from p2pmsg.errors import ClosedError, LogFailedError, MessageError, P2PError, translated
 from p2pmsg.publisher.batch import PACKING_ERRORS, packing_error
 from p2pmsg.queue import process_id
@@ -22,7 +23,6 @@ from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.pipeline.pusher import BatchJobs, check_batch_config
 from p2pmsg.queue.stats import PusherStats
 from p2pmsg.security.use import curve_server, warn_if_open
-from p2pmsg.sync.lifecycle import INHERITED, zmq_context
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
 

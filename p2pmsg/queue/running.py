@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 from p2pmsg.checks import check, check_result, check_runs, whole
+from p2pmsg.driver.lifecycle import is_inherited
 from p2pmsg.errors import ClosedError, SecurityError
 from p2pmsg.queue.job import Job
-from p2pmsg.sync.lifecycle import is_inherited
 from transports.own_log import own_log as _log
 
 LOOK_S: Final = 0.1

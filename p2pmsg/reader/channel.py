@@ -11,12 +11,12 @@ import zmq
 
 import transports
 from p2pmsg import control, wire
+from p2pmsg.driver.lifecycle import zmq_context
 from p2pmsg.errors import ClosedError, ConfigError, translated
 from p2pmsg.multicast import datagram
 from p2pmsg.reader.sessions import GroupMembers, Presence, RelayList, SessionEntry
 from p2pmsg.security.use import curve_client
 from p2pmsg.sync.key_watch import EVERY_NS, Connecting, KeyWatch
-from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.wire import Frame, FrameError, Kind
 from transports.endpoint import host_of

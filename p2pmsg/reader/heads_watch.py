@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import transports
 from p2pmsg import control, wire
 from p2pmsg.checks import checked, shown, time_to_wait
+from p2pmsg.driver.lifecycle import INHERITED, ClosesAtOnce, close_in_children
 from p2pmsg.errors import AccessDeniedError, ClosedError, ConfigError, P2PError, SecurityError
 from p2pmsg.reader.channel import MS, PeerSocket, RangeChannel
 from p2pmsg.reader.fetch import denied_by
@@ -26,7 +27,6 @@ from p2pmsg.reader.reader import Heads, StreamHead, check_patterns, heads_of
 from p2pmsg.reader.sessions import Presence
 from p2pmsg.security.use import curve_client
 from p2pmsg.sync.key_watch import EVERY_NS
-from p2pmsg.sync.lifecycle import INHERITED, ClosesAtOnce, close_in_children
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.worker import Notifier, Worker
 from p2pmsg.wire import Frame, FrameError, Kind

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg import control, wire
 from p2pmsg.checks import at_least, checked, shown
+from p2pmsg.driver.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.errors import AccessDeniedError, ConfigError, LossReport, MessageError
 from p2pmsg.frames import typed_decode
 from p2pmsg.message import MessageBatch
 from p2pmsg.reader.channel import FRAME_BYTES_MAX, MS, SILENCE_NS, RangeChannel
 from p2pmsg.reader.fetch import RangeFetch, denied_by
 from p2pmsg.reader.sessions import Presence, SessionEntry
-from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind

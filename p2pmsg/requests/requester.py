@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import transports
 from p2pmsg.checks import BUSY_WAIT, checked
+from p2pmsg.driver.lifecycle import INHERITED, ClosesAtOnce, close_in_children
 from p2pmsg.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -31,7 +32,6 @@ from p2pmsg.requests.requester_base import (
     check_type,
 )
 from p2pmsg.requests.thread_clients import Clients, R, ThreadClients
-from p2pmsg.sync.lifecycle import INHERITED, ClosesAtOnce, close_in_children
 from p2pmsg.wire import Frame
 
 if TYPE_CHECKING:

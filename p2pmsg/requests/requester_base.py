@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import transports
 from p2pmsg import codec
 from p2pmsg.checks import check, shown, whole
+from p2pmsg.driver.lifecycle import zmq_context
 from p2pmsg.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -24,7 +25,6 @@ from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
 from p2pmsg.security.use import curve_client, server_of
-from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.topics import check_topic

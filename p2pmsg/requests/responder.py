@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import transports
 from p2pmsg.checks import BUSY_WAIT, check, checked, is_async
+from p2pmsg.driver.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.errors import ClosedError
 from p2pmsg.requests.frames import MESSAGE_BYTES
 from p2pmsg.requests.inbox import Arrival, Inbox
 from p2pmsg.requests.responder_base import Handler, Request, ResponderBase
-from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import transports
 from p2pmsg.checks import check, check_result, check_runs, shown
+from p2pmsg.driver.lifecycle import INHERITED, zmq_context
 from p2pmsg.errors import ClosedError, ConfigError, InvalidValueError, translated
 from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
@@ -14,7 +15,6 @@ from p2pmsg.requests.frames import Status
 from p2pmsg.requests.inbox import Arrival
 from p2pmsg.security.use import curve_server, warn_if_open
 from p2pmsg.subscriber.typed import Misfit, ValueType, ValueTypes
-from p2pmsg.sync.lifecycle import INHERITED, zmq_context
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery.checks import to_ns

@@ -14,6 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg.checks import check, checked, shown, time_to_wait
+from p2pmsg.driver.lifecycle import (
+    INHERITED,
+    ClosesItself,
+    close_at_exit,
+    close_in_children,
+    was_closed,
+)
 from p2pmsg.errors import ClosedError, ReentrantCallError
 from p2pmsg.stats import Stats
 from p2pmsg.statsd.aggregate import Aggregator
@@ -28,13 +35,6 @@ from p2pmsg.statsd.serving import Server
 from p2pmsg.statsd.snapshot import Snapshot
 from p2pmsg.statsd.sockets import Sockets
 from p2pmsg.statsd.totals import ExactTotals
-from p2pmsg.sync.lifecycle import (
-    INHERITED,
-    ClosesItself,
-    close_at_exit,
-    close_in_children,
-    was_closed,
-)
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.publisher import Publisher
 from transports.own_log import own_log as _log

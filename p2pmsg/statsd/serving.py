@@ -8,8 +8,8 @@ import threading
 import time
 from typing import Any
 
+from p2pmsg.driver.lifecycle import close_in_children
 from p2pmsg.errors import BindError
-from p2pmsg.sync.lifecycle import close_in_children
 from transports.own_log import own_log as _log
 
 CONNECTIONS_MAX = 64

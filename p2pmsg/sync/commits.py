@@ -10,13 +10,13 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from p2pmsg.driver.lifecycle import INHERITED, is_inherited
 from p2pmsg.errors import ClosedError, ConfigError, CursorError, SessionEndedError
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber.conflation import ConflatedBatch
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.sync.lifecycle import INHERITED, is_inherited
 from p2pmsg.sync.settings import Commit
 from recovery import CursorConfig, CursorFile, CursorFileStore, RecoveryError
 from recovery.checks import to_ns

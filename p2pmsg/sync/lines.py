@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeVar
 import transports
 from p2pmsg import wire
 from p2pmsg.config import SubscriberConfig
+from p2pmsg.driver.lifecycle import check_process, zmq_context
 from p2pmsg.errors import ConfigError, translated
 from p2pmsg.security.use import check_datagrams, curve_client
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.sync.lifecycle import check_process, zmq_context
 from p2pmsg.sync.subscriber_io import SubscriberIO
 from p2pmsg.wire import Kind
 

@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import transports
 from p2pmsg.checks import check, checked, shown, whole
-from p2pmsg.errors import BindError, ClosedError, ConfigError, translated
-from p2pmsg.mold import codec
-from p2pmsg.mold.log import MoldLog
-from p2pmsg.mold.publisher_core import History, MoldPublisherCore
-from p2pmsg.stats import LogStats, Stats
-from p2pmsg.sync.lifecycle import (
+from p2pmsg.driver.lifecycle import (
     INHERITED,
     ClosesAtOnce,
     check_process,
@@ -23,6 +18,11 @@ from p2pmsg.sync.lifecycle import (
     close_in_children,
     was_closed,
 )
+from p2pmsg.errors import BindError, ClosedError, ConfigError, translated
+from p2pmsg.mold import codec
+from p2pmsg.mold.log import MoldLog
+from p2pmsg.mold.publisher_core import History, MoldPublisherCore
+from p2pmsg.stats import LogStats, Stats
 from p2pmsg.sync.settings import log_config
 from p2pmsg.sync.worker import Worker
 from recovery import TokenBucket

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import transports
 from p2pmsg.config import PublisherConfig
+from p2pmsg.driver.lifecycle import zmq_context
 from p2pmsg.errors import ConfigError, translated
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
 from p2pmsg.security.use import check_datagrams, curve_server, warn_if_open
-from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.sync.sending import Outgoing
 from p2pmsg.sync.settings import log_config
 from transports.endpoint import is_address

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from p2pmsg.driver.lifecycle import close_at_exit
 from p2pmsg.errors import LogFailedError
 from p2pmsg.publisher.batch import OpenBatches
-from p2pmsg.sync.lifecycle import close_at_exit
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.publisher_thread import PublisherDriver, ThreadedServingPeer
 from p2pmsg.sync.publishing import PublishingPeer

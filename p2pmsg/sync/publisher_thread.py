@@ -8,9 +8,9 @@ import zmq
 
 import transports
 from p2pmsg.checks import time_to_wait, whole
+from p2pmsg.driver.lifecycle import ClosesItself, was_closed
 from p2pmsg.errors import LogFailedError
 from p2pmsg.publisher.steps import Steps, run_steps
-from p2pmsg.sync.lifecycle import ClosesItself, was_closed
 from p2pmsg.sync.serving import (
     BUSY_NS,
     MS,

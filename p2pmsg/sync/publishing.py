@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from p2pmsg.checks import checked
 from p2pmsg.codec import EncHook
 from p2pmsg.config import OnFull, PublisherConfig
+from p2pmsg.driver.lifecycle import INHERITED, close_in_children
 from p2pmsg.errors import ClosedError, LogFailedError, MessageError
 from p2pmsg.publisher.batch import PACKING_ERRORS, OpenBatches, is_of_packing
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.sync.lifecycle import INHERITED, close_in_children
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.opening import open_publisher
 from p2pmsg.sync.sending import Outgoing

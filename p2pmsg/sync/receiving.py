@@ -14,12 +14,12 @@ from itertools import chain, cycle, repeat, takewhile
 from operator import attrgetter, call
 from typing import Any, Final, Literal, Protocol
 
+from p2pmsg.driver.lifecycle import is_inherited
 from p2pmsg.errors import ClosedError, SessionEndedError
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber.conflation import ConflatedBatch, refold_ns
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.sync.lifecycle import is_inherited
 from p2pmsg.sync.subscriber_io import SubscriberIO
 
 _now_ns: Final = time.monotonic_ns

@@ -6,8 +6,8 @@ from typing import Final
 import transports
 from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.config import SubscriberConfig
+from p2pmsg.driver.lifecycle import close_at_exit
 from p2pmsg.errors import LogFailedError
-from p2pmsg.sync.lifecycle import close_at_exit
 from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.publisher_thread import PublisherDriver, ThreadedServingPeer

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import transports
 from p2pmsg.checks import checked
 from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig
+from p2pmsg.driver.lifecycle import INHERITED, close_in_children, zmq_context
 from p2pmsg.errors import ClosedError, ConfigError, LogFailedError, translated
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import SESSIONS_MAX, RelayCore
@@ -22,7 +23,6 @@ from p2pmsg.security.use import curve_server, warn_if_open
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.relays import LOOP
-from p2pmsg.sync.lifecycle import INHERITED, close_in_children, zmq_context
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.opening import ZMQ_MEMORY, allowed_by, recovery_endpoint_of
 from p2pmsg.sync.relay_stats import relay_stats

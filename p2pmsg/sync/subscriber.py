@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.config import SubscriberConfig
+from p2pmsg.driver.lifecycle import INHERITED, ClosesAtOnce, close_at_exit, was_closed
 from p2pmsg.errors import ClosedError, ConfigError
 from p2pmsg.message import Message, MessageBatch, T_co
-from p2pmsg.sync.lifecycle import INHERITED, ClosesAtOnce, close_at_exit, was_closed
 from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.receiving import iterate, receive_frame, waiter
 from p2pmsg.sync.settings import deadline

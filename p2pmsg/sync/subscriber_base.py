@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 
 from p2pmsg.checks import checked, shown
 from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
+from p2pmsg.driver.lifecycle import INHERITED, NotCopied, close_in_children
 from p2pmsg.errors import SessionEnd, SessionEndedError
 from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.subscriber.conflation import ConflatedBatch, batch_of
@@ -20,7 +21,6 @@ from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.subscriber.typed import InvalidValue, OnInvalid, ValueTypes
 from p2pmsg.sync.callbacks import call_back, check_callbacks, report_loss
-from p2pmsg.sync.lifecycle import INHERITED, NotCopied, close_in_children
 from p2pmsg.sync.receiving import ConflatedIterator
 from p2pmsg.sync.settings import (
     Commit,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 import transports
+from p2pmsg.driver.lifecycle import zmq_context
 from p2pmsg.errors import AuthenticationError, ClosedError, SecurityError, TransportError
 from p2pmsg.security.use import curve_of_group
 from p2pmsg.subscriber import partial_frames
@@ -16,7 +17,6 @@ from p2pmsg.subscriber.missing_topics import MissingTopics, asked_peers, known_t
 from p2pmsg.subscriber.redundancy import LineCount
 from p2pmsg.subscriber.resync import resync
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.sync.unanswered import Unanswered
 from transports.endpoint import host_of
 from transports.own_log import own_log as _log

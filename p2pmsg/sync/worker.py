@@ -11,7 +11,7 @@ from typing import Final
 import zmq
 
 import transports
-from p2pmsg.sync.lifecycle import check_process
+from p2pmsg.driver.lifecycle import check_process
 from transports.own_log import own_log as _log
 from transports.platform import wake_files
 

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, Generic, Protocol
 
 from p2pmsg.checks import at_least, check, whole
+from p2pmsg.driver.lifecycle import ClosesAtOnce
 from p2pmsg.errors import ClosedError, ConfigError
 from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.publisher.core import PublisherCore
@@ -12,7 +13,6 @@ from p2pmsg.stats import SubscriberStats
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.typed import InvalidValue, ValueTypes
 from p2pmsg.sync.callbacks import call_back, check_callbacks, report_loss
-from p2pmsg.sync.lifecycle import ClosesAtOnce
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from p2pmsg.aio.subscriber import Subscriber
 from p2pmsg.checks import check, checked, shown, time_to_wait
-from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
-from p2pmsg.start import parse_start
-from p2pmsg.sync.lifecycle import (
+from p2pmsg.driver.lifecycle import (
     INHERITED,
     ClosesItself,
     close_at_exit,
     close_in_children,
     was_closed,
 )
+from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
+from p2pmsg.start import parse_start
 from p2pmsg.sync.settings import check_endpoints, check_name, check_topics
 from p2pmsg.webhooks.channel import Channel
 from p2pmsg.webhooks.client import import_aiohttp

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg.control import decoded
+from p2pmsg.driver.lifecycle import zmq_context
 from p2pmsg.queue.access import DENIED_NS, PusherAccess
 from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.taking import Intake, Taken
 from p2pmsg.queue.watches import Watches
 from p2pmsg.security.use import server_of
 from p2pmsg.sync.key_watch import KeyWatch
-from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.trouble import Rarely
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame

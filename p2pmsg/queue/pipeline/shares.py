@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg.control import Denied, decoded
+from p2pmsg.driver.lifecycle import zmq_context
 from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.dealing import FAILURES_MAX, Dealer, Share
 from p2pmsg.queue.pull_access import access_of
 from p2pmsg.security.use import curve_server
-from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
 from transports.own_log import own_log as _log
 from transports.zmq_plain import ZmqPlainSocket

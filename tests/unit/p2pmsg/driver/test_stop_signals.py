@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from p2pmsg.sync.stop_signals import StopSignals
+from p2pmsg.driver.stop_signals import StopSignals
 
 
 @pytest.mark.parametrize("calls", [["stop"], ["stop", "again"]])

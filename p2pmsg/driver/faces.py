@@ -1,0 +1,205 @@
+"""What the faces of all peers have in common: how they begin, end and are used."""
+
+import asyncio
+import sys
+import warnings
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self, TypeVar
+
+from p2pmsg.driver.lifecycle import NotCopied
+from p2pmsg.driver.loop import Begun, LoopDriver, ManualDriver
+from p2pmsg.driver.peer import Peer
+from p2pmsg.driver.threads import ThreadDriver
+
+R = TypeVar("R")
+HURRIED_S: Final = 0.2
+"""How long a `with` block that was left by Ctrl-C, or a cancellation, may take to close."""
+
+
+class ThreadFace(NotCopied):
+    """A peer for threads. The subclass adds the calls that wait: `self._driver.run(verb)`."""
+
+    _driver: ThreadDriver
+    _peer: Any
+    """Sockets, engine and verbs."""
+    _patience_s: ClassVar[float | None] = 5.0
+    """How long `with` closes; None: as `close` has it."""
+
+    def _open(self, make: Callable[[], Peer]) -> None:
+        """Have the peer that `make` opens driven from now on; the last step of a constructor."""
+        peer = self._peer = make()
+        try:
+            self._driver = ThreadDriver(peer)
+            self._on_open()
+        except BaseException:
+            peer.shut()
+            raise
+        self._driver.start(self, type(self)._close_at_exit)
+
+    def _on_open(self) -> None:
+        """Take from peer and driver what the calls need that must be fast."""
+
+    def close(self, timeout: Any = 5.0) -> None:
+        """Close within so many seconds."""
+        raise NotImplementedError
+
+    def _close_at_exit(self, left_s: float) -> None:
+        self.close(left_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(HURRIED_S if isinstance(error, KeyboardInterrupt) else self._patience_s)
+
+
+class LoopFace(NotCopied):
+    """A peer for an event loop: of asyncio, or of the caller's own where it is made outside of one.
+
+    The subclass adds the calls that wait, each one `await self._driver.run(verb)`.
+    """
+
+    _driver: LoopDriver | ManualDriver
+    _peer: Any
+    _make: Callable[[], Peer]
+    _opens_later = False
+    _patience_s: ClassVar[float | None] = 5.0
+
+    def _open(self, make: Callable[[], Peer]) -> None:
+        """Have the peer that `make` opens driven from now on; the last step of a constructor."""
+        if self._opens_later:
+            self._make = make
+        else:
+            self._drive(make())
+
+    def _drive(self, peer: Peer) -> None:
+        self._peer = peer
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self._driver = ManualDriver(peer)
+        else:
+            self._driver = LoopDriver(peer)
+        self._on_open()
+        self._driver.start(self.close_now)
+
+    def _on_open(self) -> None:
+        """Take from peer and driver what the calls need that must be fast."""
+
+    @classmethod
+    async def open(cls, *arguments: Any, **options: Any) -> Self:
+        """Make one as `cls(…)` does, and let the loop go on while that waits.
+
+        For a log that was not closed, so that its end is read, and for the names of hosts.
+
+        Args:
+            arguments: as for the class.
+            options: as for the class.
+
+        Raises:
+            RuntimeError: no event loop is running.
+            Others: as the class.
+
+        """
+        made = cls.__new__(cls)
+        made._opens_later = True
+        cls.__init__(made, *arguments, **options)
+        opening = asyncio.get_running_loop().run_in_executor(None, made._make)
+        try:
+            made._drive(await asyncio.shield(opening))
+        except asyncio.CancelledError:
+            opening.add_done_callback(lambda done: done.exception() or done.result().shut())
+            raise
+        return made
+
+    async def close(self, timeout: Any = 5.0) -> None:
+        """Close within so many seconds."""
+        raise NotImplementedError
+
+    def close_now(self) -> None:
+        """Close without waiting for anybody, also where its event loop has ended."""
+        self._driver.stop()
+
+    def wait_fds(self) -> list[int]:
+        """Return the descriptors to wait for, in a loop that is not asyncio's; ask each time.
+
+        Raises:
+            RuntimeError: it was made in an event loop, which does that by itself.
+
+        """
+        driver = self._manual()
+        return [] if driver.stopping else [*driver.peer.fds()]
+
+    @property
+    def next_deadline(self) -> float:
+        """When `turn` is to be called at the latest, in seconds, as of `time.monotonic()`.
+
+        Raises:
+            RuntimeError: it was made in an event loop, which does that by itself.
+
+        """
+        return self._manual().due_ns / 1e9
+
+    def turn(self) -> float:
+        """Do what can be done at once, for some ms at most, and go on with what was begun.
+
+        Returns:
+            After how many seconds to call it again at the latest; 0 where there is more to do.
+
+        Raises:
+            ClosedError: the peer is closed, and all that was begun has ended.
+            RuntimeError: it was made in an event loop, which does that by itself, or in another
+                thread.
+
+        """
+        return self._manual().take_turn() / 1e9
+
+    def begin(self, call: Awaitable[R]) -> Begun[R]:
+        """Begin a call of this peer, such as `drain()`; it goes on with each turn.
+
+        Args:
+            call: what the method returned, not awaited yet.
+
+        Returns:
+            What has `done()`, `result()` and `cancel()`.
+
+        Raises:
+            RuntimeError: it was made in an event loop, where calls are awaited, or in another
+                thread.
+
+        """
+        return self._manual().begin(call)
+
+    def _manual(self) -> ManualDriver:
+        if not isinstance(self._driver, ManualDriver):
+            raise RuntimeError(f"{self!r} was made in an event loop, which takes its turns")
+        return self._driver
+
+    async def __aenter__(self) -> Self:
+        self._driver.check_caller()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        is_hurried = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
+        try:
+            await self.close(HURRIED_S if is_hurried else self._patience_s)
+        except asyncio.CancelledError:
+            self.close_now()
+            raise
+
+    def __del__(self) -> None:
+        driver = getattr(self, "_driver", None)
+        if driver is not None and not driver.stopping and not sys.is_finalizing():
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+            self.close_now()

@@ -1,0 +1,518 @@
+"""The driver for asyncio, and for callers with a loop of their own."""
+
+import asyncio
+import threading
+import types
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Generator
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+import transports
+from p2pmsg.driver.lifecycle import check_process, close_in_children
+from p2pmsg.driver.peer import Peer
+from p2pmsg.driver.section import Section
+from p2pmsg.driver.verbs import Blocking, Done, Verb, Wait, step
+from p2pmsg.errors import ClosedError
+from transports.own_log import own_log as _log
+
+R = TypeVar("R")
+SAFETY_NS: Final = 100_000_000
+"""Longest time between two turns. ZeroMQ's descriptor signals a change only once, and a send takes
+the signal, too; a turn that missed one is made up for after so long."""
+_AGAIN_NS: Final = 50_000_000
+"""How long it rests after an exception."""
+_SLICE_NS: Final = 2_000_000
+"""How long calls that never wait run, all together, until other tasks have their turn."""
+
+
+class _Waiter:
+    """One call that waits."""
+
+    __slots__ = ("deadline_ns", "go_on", "ready")
+
+    def __init__(self, wait: Wait, go_on: Callable[[], object]) -> None:
+        self.ready = wait.ready
+        self.deadline_ns = wait.deadline_ns
+        self.go_on = go_on
+
+
+class TurnDriver:
+    """Gives a peer its turns in one thread, when `turn` is called; the base of both that follow.
+
+    Args:
+        peer: opened.
+
+    Attributes:
+        section: what guards the engine: for this thread only.
+        stopping: whether `stop` was called.
+
+    """
+
+    def __init__(self, peer: Peer) -> None:
+        check_process()
+        self.peer = peer
+        thread = threading.get_ident()
+        self.section = Section(peer.resync, thread, lambda: self.check_caller())
+        self.now_ns = peer.now_ns
+        self.stopping = False
+        self._waiting: deque[_Waiter] = deque()
+        self._upkeep = peer.upkeep()
+        close_in_children(self)
+
+    def check_caller(self) -> None:
+        """Raise `RuntimeError` where the caller is not where the peer was made."""
+        if threading.get_ident() != self.section.thread:
+            raise RuntimeError(f"{self.peer.name} was made in one thread and is used in another")
+
+    def wake(self) -> None:
+        """Have a turn taken soon."""
+
+    def stop(self) -> None:
+        """Shut the peer, and have all calls that wait look once more."""
+        if self.stopping:
+            return
+        self.stopping = True
+        self.section.run(self.peer.shut)
+        for each in [*self._waiting]:
+            each.go_on()
+        self._waiting.clear()
+
+    def take_turn(self) -> int:
+        """Take a turn; return in how many ns the next one is due."""
+        now_ns = self.now_ns()
+        due_ns = self.section.run(self._turn, now_ns)
+        due_ns = min(due_ns, self.notify())
+        return max(0, due_ns - now_ns)
+
+    def _turn(self, now_ns: int) -> int:
+        self.peer.turn(now_ns)
+        return self.peer.next_deadline_ns()
+
+    def notify(self) -> int:
+        """Wake calls whose wait is over: of equal ones the first; return the next deadline.
+
+        The one that is woken looks for others when it has taken what it waited for. So of a
+        thousand tasks that wait for jobs, one is woken for one job, and one call is made a turn.
+        """
+        if not self._waiting:
+            return 2**63
+        now_ns, due_ns = self.now_ns(), 2**63
+        looked: dict[Callable[[], object], bool] = {}
+        for each in [*self._waiting]:
+            is_ready = looked.get(each.ready)
+            if is_ready is None:
+                is_ready = bool(self.section.run(each.ready))
+                looked[each.ready] = False  # for those after it: they wait for the next call
+            if is_ready or (each.deadline_ns is not None and now_ns >= each.deadline_ns):
+                self._waiting.remove(each)
+                each.go_on()
+            elif each.deadline_ns is not None:
+                due_ns = min(due_ns, each.deadline_ns)
+        return due_ns
+
+    def is_over(self, wait: Wait) -> bool:
+        """Whether the deadline of `wait` has passed."""
+        return wait.deadline_ns is not None and self.now_ns() >= wait.deadline_ns
+
+    def _forget(self) -> None:
+        """In a forked child: the loop and the descriptors are the parent's."""
+        self.stopping = True
+        self.section.renew()
+        self.peer.abandon()
+
+
+class LoopDriver(TurnDriver):
+    """Gives a peer its turns in the running event loop of asyncio.
+
+    A turn is taken when one of its descriptors is readable, when its deadline has come, and after
+    `wake`. A call that waits is a task of its own, which goes on in the loop's next round.
+
+    Raises:
+        RuntimeError: no event loop is running.
+
+    """
+
+    def __init__(self, peer: Peer) -> None:
+        self.loop = asyncio.get_running_loop()
+        super().__init__(peer)
+        self._fds: Collection[int] = ()
+        self._is_resting = False
+        self._soon: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self._rested_ns = 0
+        self._last_block = threading.Event()
+        self._last_block.set()
+        self._guard: AsyncGenerator[None, None] | None = None
+
+    def start(self, close: Callable[[], object]) -> None:
+        """Begin; `close` is called where the loop ends before the peer was closed."""
+        self._close = close
+        self._guard = self._until_loop_end()
+        _step(self._guard.asend(None))
+        if self._upkeep is not None:
+            self._keep_up(self._upkeep)
+        self.wake()
+
+    def check_caller(self) -> None:
+        """Raise `RuntimeError` where the caller is not in the loop in which the peer was made."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            where = "outside of an event loop"
+        else:
+            if here is self.loop:
+                return
+            where = "in another event loop"
+        raise RuntimeError(f"{self.peer.name} was made in one event loop and is used {where}")
+
+    def wake(self) -> None:
+        """Have a turn taken in the loop's next round."""
+        if self._soon is None and not self.stopping and not self.loop.is_closed():
+            self._soon = self.loop.call_soon(self._take_turn)
+
+    def stop(self) -> None:
+        """End it; all calls that wait look once more."""
+        if self.stopping:
+            return
+        for handle in (self._soon, self._timer):
+            if handle is not None:
+                handle.cancel()
+        self._watch(())
+        guard, self._guard = self._guard, None
+        try:
+            super().stop()
+        finally:
+            if guard is not None:
+                _step(guard.aclose())
+
+    async def run(self, verb: Verb[R]) -> R:
+        """Run a verb to its end; other tasks go on where it waits, and every 2 ms.
+
+        A call that is cancelled is so where it waits: nothing was taken yet.
+
+        Raises:
+            RuntimeError: it is called in another loop.
+            Others: what the verb raises.
+
+        """
+        self.check_caller()
+        try:
+            if (now_ns := self.now_ns()) - self._rested_ns > _SLICE_NS:
+                await asyncio.sleep(0)
+                self._rested_ns = now_ns
+            value: Any = None
+            error: BaseException | None = None
+            while True:
+                request = self.section.run(step, verb, value, error)
+                value = error = None
+                if isinstance(request, Done):
+                    result: R = request.value
+                    return result
+                if isinstance(request, Wait):
+                    value = await self._wait(request)
+                else:
+                    try:
+                        value = await asyncio.shield(self._begin_blocking(request))
+                    except Exception as failure:
+                        error = failure
+        finally:
+            verb.close()
+            if self._waiting and not self.stopping:
+                self.notify()  # the next one of those who wait for the same
+
+    async def _wait(self, wait: Wait) -> bool:
+        if self.section.run(wait.ready):
+            return True
+        if self.stopping or self.is_over(wait):
+            return False
+        future: asyncio.Future[None] = self.loop.create_future()
+        waiter = _Waiter(wait, partial(self._wake_task, future))
+        self._waiting.append(waiter)
+        if wait.deadline_ns is not None:
+            self._expect(wait.deadline_ns - self.now_ns())
+        self.wake()
+        try:
+            await future
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+        return bool(self.section.run(wait.ready))
+
+    def _wake_task(self, future: "asyncio.Future[None]") -> None:
+        if not future.done() and not self.loop.is_closed():
+            future.set_result(None)
+
+    def _begin_blocking(self, request: Blocking) -> "asyncio.Future[Any]":
+        """Make a call in the executor, after those that were asked for before; here at the end."""
+        before, after = self._last_block, threading.Event()
+        self._last_block = after
+
+        def call() -> Any:
+            before.wait()
+            try:
+                return request.call()
+            finally:
+                after.set()
+
+        try:
+            return self.loop.run_in_executor(None, call)
+        except RuntimeError:  # the loop is closed, or its executor
+            after.set()
+            future = self.loop.create_future()
+            try:
+                future.set_result(request.call())
+            except Exception as error:
+                future.set_exception(error)
+            return future
+
+    def _keep_up(self, verb: Verb[None], value: Any = None, error: Any = None) -> None:
+        """Go on with the peer's upkeep until it waits, without a task of its own."""
+        if self.stopping:
+            return
+        request = self.section.run(step, verb, value, error)
+        if isinstance(request, Wait):
+            ready = request.ready
+            waiter = _Waiter(request, lambda: self._keep_up(verb, bool(self.section.run(ready))))
+            self._waiting.append(waiter)
+            self.wake()
+        elif isinstance(request, Blocking):
+            self._begin_blocking(request).add_done_callback(
+                lambda done: self._keep_up(verb, *_outcome(done))
+            )
+
+    # --------------------------------------------------------------------------- turns
+
+    def _take_turn(self) -> None:
+        self._soon = None
+        if self.stopping:
+            return
+        self._is_resting = False
+        try:
+            wait_ns = self.take_turn()
+        except BaseException as error:  # it must go on: without it nothing is repaired
+            if self.stopping:
+                return
+            self._is_resting = True  # a descriptor that is readable would be a loop
+            self._watch(())
+            self._expect(_AGAIN_NS)
+            if isinstance(error, SystemExit | KeyboardInterrupt):
+                raise
+            if not transports.ended_at_exit(error):
+                _log.exception("%s: its turn failed; it goes on", self.peer.name)
+            return
+        if self.stopping:
+            return
+        self._watch(self.peer.fds())
+        if wait_ns <= 0:
+            self.wake()
+        else:
+            self._expect(wait_ns)
+
+    def _watch(self, fds: Collection[int]) -> None:
+        """Look at these descriptors from now on; those that are gone must still be open."""
+        if fds is self._fds or self.loop.is_closed():
+            return
+        for fd in set(self._fds) - set(fds):
+            self.loop.remove_reader(fd)
+        for fd in set(fds) - set(self._fds):
+            self.loop.add_reader(fd, self._take_turn)
+        self._fds = fds
+
+    def _expect(self, wait_ns: int) -> None:
+        """Have a turn taken within so long."""
+        if self._soon is not None or self.loop.is_closed():
+            return
+        due_ns = self.now_ns() + min(wait_ns, SAFETY_NS)
+        if self._timer is not None:
+            if self._timer_ns <= due_ns:
+                return
+            self._timer.cancel()
+        self._timer = self.loop.call_later(min(wait_ns, SAFETY_NS) / 1e9, self._time_out)
+        self._timer_ns = due_ns
+
+    def _time_out(self) -> None:
+        self._timer = None
+        self._take_turn()
+
+    async def _until_loop_end(self) -> AsyncGenerator[None, None]:
+        """Wait for the end of the loop, which closes the generators that were begun in it."""
+        try:
+            yield
+        finally:
+            if not self.stopping:
+                self._guard = None
+                _log.warning("%s was not closed before its event loop ended", self.peer.name)
+                try:
+                    self._close()
+                finally:
+                    self.stop()
+
+
+class Begun(Generic[R]):
+    """A call that was begun in a loop of the caller's own, and goes on with each turn."""
+
+    def __init__(self, driver: "ManualDriver", call: Awaitable[R]) -> None:
+        self._driver = driver
+        self._call: Coroutine[Any, Any, R] = _wait_for(call)
+        self._is_done = False
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._is_done
+
+    def result(self) -> R:
+        """Return what the call returned, or raise what it raised.
+
+        Raises:
+            RuntimeError: it has not ended.
+
+        """
+        if not self._is_done:
+            raise RuntimeError("the call has not ended; have its peer take turns")
+        if self._error is not None:
+            raise self._error
+        result: R = self._result
+        return result
+
+    def cancel(self) -> bool:
+        """End it where it waits; False where it has ended already."""
+        if self._is_done:
+            return False
+        self._go_on(error=asyncio.CancelledError())
+        return True
+
+    def _go_on(self, value: Any = None, error: BaseException | None = None) -> None:
+        """Go on until it waits; what blocks is done here, since there is no other thread."""
+        try:
+            while True:
+                call = self._call
+                request = call.send(value) if error is None else call.throw(error)
+                value = error = None
+                if isinstance(request, Wait):
+                    self._driver.wait(request, self._go_on)
+                    return
+                try:
+                    value = request.call()
+                except Exception as failure:
+                    error = failure
+        except StopIteration as end:
+            self._is_done, self._result = True, end.value
+        except BaseException as failure:
+            self._is_done, self._error = True, failure
+
+
+class ManualDriver(TurnDriver):
+    """Gives a peer its turns when its caller says so: for trio, or a loop of one's own.
+
+    The caller waits until one of the peer's descriptors is readable or its deadline has come, and
+    calls `take_turn`. A call that waits is begun by `begin`, and goes on in turns.
+    """
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__(peer)
+        self._due_ns = 0
+
+    def start(self, close: Callable[[], object]) -> None:
+        """Begin; its end is the caller's."""
+        if self._upkeep is not None:
+            self._keep_up(self._upkeep)
+
+    @property
+    def due_ns(self) -> int:
+        """When the next turn is due, of the monotonic clock."""
+        return self._due_ns
+
+    def take_turn(self) -> int:
+        """Take a turn; return in how many ns the next one is due, 0.1 s at most.
+
+        Raises:
+            ClosedError: the peer is closed.
+
+        """
+        self.check_caller()
+        if self.stopping:
+            raise ClosedError("it", "it is closed, and nothing that was begun is left")
+        wait_ns = min(SAFETY_NS, super().take_turn()) if not self.stopping else 0
+        self._due_ns = self.now_ns() + wait_ns
+        return wait_ns
+
+    def wake(self) -> None:
+        """Have a turn due now."""
+        self._due_ns = 0
+
+    def begin(self, call: Awaitable[R]) -> Begun[R]:
+        """Begin a call of the peer, such as `drain()`."""
+        self.check_caller()
+        begun = Begun(self, call)
+        begun._go_on()
+        return begun
+
+    async def run(self, verb: Verb[R]) -> R:
+        """Run a verb to its end, begun by `begin`."""
+        self.check_caller()
+        try:
+            value: Any = None
+            error: BaseException | None = None
+            while True:
+                request = self.section.run(step, verb, value, error)
+                value = error = None
+                if isinstance(request, Done):
+                    result: R = request.value
+                    return result
+                try:
+                    value = await _hand(request)
+                except Exception as failure:
+                    error = failure
+        finally:
+            verb.close()
+
+    def wait(self, wait: Wait, go_on: Callable[[bool], object]) -> None:
+        """Have `go_on` called with whether `wait` is ready, when that is over."""
+        if self.section.run(wait.ready) or self.stopping or self.is_over(wait):
+            go_on(bool(self.section.run(wait.ready)))
+            return
+        ready = wait.ready
+        self._waiting.append(_Waiter(wait, lambda: go_on(bool(self.section.run(ready)))))
+        self.wake()
+
+    def _keep_up(self, verb: Verb[None], value: Any = None, error: Any = None) -> None:
+        while not self.stopping:
+            request = self.section.run(step, verb, value, error)
+            value = error = None
+            if isinstance(request, Wait):
+                self.wait(request, lambda is_ready: self._keep_up(verb, is_ready))
+                return
+            if isinstance(request, Done):
+                return
+            try:
+                value = request.call()
+            except Exception as failure:
+                error = failure
+
+
+def _outcome(done: "asyncio.Future[Any]") -> tuple[Any, BaseException | None]:
+    if done.cancelled():
+        return None, asyncio.CancelledError()
+    error = done.exception()
+    return (None, error) if error is not None else (done.result(), None)
+
+
+@types.coroutine
+def _hand(request: Wait | Blocking) -> Generator[Any, Any, Any]:
+    return (yield request)
+
+
+async def _wait_for(call: Awaitable[R]) -> R:
+    return await call
+
+
+def _step(awaitable: Awaitable[None]) -> None:
+    """Run what does not wait."""
+    try:
+        awaitable.__await__().send(None)
+    except StopIteration:
+        pass

@@ -1,0 +1,256 @@
+"""The driver for threads: one in the background, and the callers' own while they wait."""
+
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import zmq
+
+import transports
+from p2pmsg.driver.lifecycle import check_process, close_at_exit, close_in_children, was_closed
+from p2pmsg.driver.peer import Peer
+from p2pmsg.driver.section import Section
+from p2pmsg.driver.verbs import Blocking, Done, Verb, Wait, step
+from transports.own_log import own_log as _log
+from transports.platform import wake_files
+
+R = TypeVar("R")
+_AGAIN_S: Final = 0.05
+"""How long the thread rests after an exception."""
+_ASIDE_NS: Final = 20_000_000
+"""How often the thread looks at a peer while callers' threads take its turns."""
+_SLICE_NS: Final = 100_000_000
+"""How long a caller's thread waits at a time, and is taken to be the one that takes the turns."""
+_JOIN_S: Final = 5.0
+_WAKES_MAX: Final = 4096
+_WAKE: Final = (1).to_bytes(8, sys.byteorder)
+"""What is added to an eventfd."""
+_now_ns = time.monotonic_ns
+
+
+class ThreadDriver:
+    """Gives a peer its turns.
+
+    While no call waits, the peer's own thread sleeps in its descriptors and takes the turns. A call
+    that waits takes them itself, since a change of threads costs more than most answers take;
+    further calls sleep until it has taken one.
+
+    Args:
+        peer: opened; its thread starts with `start`.
+
+    Attributes:
+        section: what guards the engine.
+        stopping: whether `stop` was called.
+
+    """
+
+    def __init__(self, peer: Peer) -> None:
+        check_process()
+        self.peer = peer
+        self.section = Section(peer.resync)
+        self.stopping = False
+        self._upkeep = peer.upkeep()
+        self._upkeep_waits: Wait | None = None
+        self._wake_read, self._wake_write = wake_files()
+        self._is_woken = False
+        self._leads_until_ns = 0
+        self._leader = 0
+        self._sleepers = Sleepers()
+        self._thread = threading.Thread(target=self._run, name=peer.thread_name, daemon=True)
+
+    def start(self, owner: Any, close: Callable[[Any, float], object]) -> None:
+        """Start the thread; `close(owner, seconds)` is called at the end of the program."""
+        self._owner = owner
+        close_in_children(self)
+        self._thread.start()
+        close_at_exit(owner, close)
+
+    def stop(self) -> None:
+        """End the thread, shut the peer, and have all calls that wait look once more."""
+        was_closed(self._owner)
+        self.stopping = True
+        self.wake()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+        self.section.run(self.peer.shut)
+        self._sleepers.wake()
+        self._wake_read.close()
+        self._wake_write.close()
+
+    def wake(self) -> None:
+        """Have the thread take a turn now."""
+        if self._is_woken:
+            return  # it has yet to look, and what the caller wants is seen after that
+        self._is_woken = True  # should Ctrl-C come now, the thread looks within 0.25 s all the same
+        with suppress(OSError, ValueError):  # closed: it has ended
+            self._wake_write.write(_WAKE)  # None where it is full, and then it is awake
+
+    def run(self, verb: Verb[R]) -> R:
+        """Run a verb to its end, and wait where it waits.
+
+        Raises:
+            Others: what the verb raises.
+
+        """
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            while True:
+                request = self.section.run(step, verb, value, error)
+                value = error = None
+                if isinstance(request, Done):
+                    result: R = request.value
+                    return result
+                if isinstance(request, Wait):
+                    value = self._wait(request)
+                else:
+                    try:
+                        value = request.call()
+                    except Exception as failure:
+                        error = failure
+        finally:
+            verb.close()
+
+    def _forget(self) -> None:
+        """In a forked child: the thread and the descriptors are the parent's."""
+        self.stopping = True
+        self.section.renew()
+        self.peer.abandon()
+
+    # ------------------------------------------------------------------- a call that waits
+
+    def _wait(self, wait: Wait) -> bool:
+        """Wait in the caller's thread, and take the peer's turns meanwhile, unless another does."""
+        me = threading.get_ident()
+        try:
+            while True:
+                is_ready, due_ns, fds = self.section.run(self._look, wait)
+                now_ns = _now_ns()
+                if is_ready or self.stopping:
+                    return is_ready
+                if wait.deadline_ns is not None:
+                    if now_ns >= wait.deadline_ns:
+                        return False
+                    due_ns = min(due_ns, wait.deadline_ns)
+                if self._leader not in (0, me) and now_ns < self._leads_until_ns:
+                    self._sleepers.sleep(min(_SLICE_NS, _until(wait.deadline_ns) - now_ns))
+                    continue
+                self._leader, self._leads_until_ns = me, now_ns + 2 * _SLICE_NS
+                _poll(fds, min(due_ns - now_ns, _SLICE_NS))
+                self.section.run(self._turn_of_caller)
+                self._sleepers.wake()
+        finally:
+            if self._leader == me:
+                self._leader = 0
+                self._sleepers.wake()
+
+    def _look(self, wait: Wait) -> tuple[bool, int, Collection[int]]:
+        if wait.ready():
+            return True, 0, ()
+        return False, self.peer.next_deadline_ns(), self.peer.fds()
+
+    def _turn_of_caller(self) -> None:
+        if not self.stopping:
+            self.peer.turn(_now_ns())
+
+    # ---------------------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        while not self.stopping:
+            try:
+                fds, due_ns = self.section.run(self._turn)
+                due_ns = min(due_ns, self._keep_up())
+                self._sleepers.wake()
+                self._sleep(fds, due_ns)
+            except (transports.ClosedError, zmq.ContextTerminated):
+                return
+            except Exception:  # the thread must go on: without it nothing is repaired
+                if not self.stopping:
+                    _log.exception("%s: its background thread failed; it goes on", self.peer.name)
+                    time.sleep(_AGAIN_S)
+
+    def _turn(self) -> tuple[Collection[int], int]:
+        if self.stopping:
+            return (), 0
+        self.peer.turn(_now_ns())
+        return self.peer.fds(), self.peer.next_deadline_ns()
+
+    def _sleep(self, fds: Collection[int], due_ns: int) -> None:
+        """Sleep until something comes or is due, or until `wake`; shortly while others lead."""
+        now_ns = _now_ns()
+        if self._leader and now_ns < self._leads_until_ns:
+            fds, due_ns = (), now_ns + _ASIDE_NS
+        if self.stopping:
+            return
+        _poll((self._wake_read.fileno(), *fds), due_ns - now_ns)
+        while len(self._wake_read.read(_WAKES_MAX) or b"") == _WAKES_MAX:
+            pass
+        self._is_woken = False  # last: who finds it set is seen to in the next turn
+
+    def _keep_up(self) -> int:
+        """Go on with the peer's upkeep as far as it does not wait; return when it goes on."""
+        value: Any = None
+        error: Exception | None = None
+        while self._upkeep is not None and not self.stopping:
+            if (wait := self._upkeep_waits) is not None:
+                value = bool(self.section.run(wait.ready))
+                if not value and _now_ns() < _until(wait.deadline_ns):
+                    return _until(wait.deadline_ns)
+            self._upkeep_waits = None
+            request = self.section.run(step, self._upkeep, value, error)
+            value = error = None
+            if isinstance(request, Wait):
+                self._upkeep_waits = request
+            elif isinstance(request, Blocking):
+                try:
+                    value = request.call()
+                except Exception as failure:
+                    error = failure
+                self._sleepers.wake()
+            else:
+                self._upkeep = None
+        return _until(None)
+
+
+class Sleepers:
+    """Threads that sleep until another one wakes them all, in a way that Ctrl-C cannot spoil.
+
+    A `threading.Condition` is entered by Python code: an interrupt that comes when its lock was
+    just taken leaves it taken, and the thread that wants to notify then waits for ever.
+    """
+
+    def __init__(self) -> None:
+        self._asleep: set[threading.Lock] = set()
+
+    def wake(self) -> None:
+        """Wake all."""
+        for each in self._asleep.copy() if self._asleep else ():
+            if each.locked():
+                with suppress(RuntimeError):  # another thread has just released it
+                    each.release()
+
+    def sleep(self, time_ns: int) -> None:
+        """Sleep for so long, or until `wake`."""
+        own = threading.Lock()
+        own.acquire()
+        try:
+            self._asleep.add(own)
+            own.acquire(timeout=max(0, time_ns) / 1e9)
+        finally:
+            self._asleep.discard(own)
+
+
+def _until(deadline_ns: int | None) -> int:
+    return 2**63 if deadline_ns is None else deadline_ns
+
+
+def _poll(fds: Collection[int], time_ns: int) -> None:
+    """Wait until one of these is readable, at most so long, and 0.25 s."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    poll.poll(max(0.0, min(time_ns, 250_000_000)) / 1e6)

@@ -1,0 +1,249 @@
+"""The drivers, with a small peer: turns, calls that wait, exceptions, cancelling, the end."""
+
+import asyncio
+import gc
+import select
+import threading
+import time
+import warnings
+
+import pytest
+
+from p2pmsg.errors import ClosedError, P2PError, ReentrantCallError
+from tests.unit.p2pmsg.driver.toy import AioBox, Box
+
+
+def pump(box, begun):
+    """Be the loop of a caller of its own, until a call has ended."""
+    until = time.monotonic() + 30
+    while not begun.done():
+        assert time.monotonic() < until
+        try:
+            wait_s = box.turn()
+        except ValueError:  # a turn that failed is for the caller to see
+            continue
+        if wait_s and not begun.done():
+            select.select(box.wait_fds(), [], [], min(wait_s, 0.01))
+    return begun.result()
+
+
+class Threads:
+    def __init__(self):
+        self.box = Box()
+
+    def call(self, make):
+        return self.box.run(make(self.box.peer))
+
+    def close(self):
+        self.box.close()
+
+
+class Loop:
+    def __init__(self):
+        self.loop = asyncio.new_event_loop()
+        self.box = self.loop.run_until_complete(self._make())
+
+    async def _make(self):
+        return AioBox()
+
+    def call(self, make):
+        return self.loop.run_until_complete(self.box.run(make(self.box.peer)))
+
+    def close(self):
+        self.loop.run_until_complete(self.box.close())
+        self.loop.close()
+
+
+class Manual:
+    def __init__(self):
+        self.box = AioBox()
+
+    def call(self, make):
+        return pump(self.box, self.box.begin(self.box.run(make(self.box.peer))))
+
+    def close(self):
+        self.box.close_now()
+
+
+@pytest.fixture(params=[Threads, Loop, Manual])
+def user(request):
+    made = request.param()
+    yield made
+    made.close()
+
+
+def test_a_call_waits_for_what_comes(user):
+    user.box.peer.far.send(b"ab")
+    assert user.call(lambda peer: peer.receive(30)) == b"a"
+    assert user.call(lambda peer: peer.receive()) == b"b"
+
+
+def test_a_call_waits_no_longer_than_it_says(user):
+    with pytest.raises(TimeoutError, match="no letter"):
+        user.call(lambda peer: peer.receive(0.01))
+    with pytest.raises(TimeoutError):
+        user.call(lambda peer: peer.receive(0))
+
+
+def test_what_blocks_is_done_and_what_it_raises_is_raised_in_the_verb(user):
+    assert user.call(lambda peer: peer.read_disk(lambda: 7)) == 7
+
+    def fail():
+        raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        user.call(lambda peer: peer.read_disk(fail))
+
+
+def test_upkeep_goes_on_next_to_the_turns(user):
+    user.box.peer.to_keep += ["four", "sixsix"]
+    user.box.driver.wake()
+    with pytest.raises(TimeoutError):
+        user.call(lambda peer: peer.receive(0.05))
+    until = time.monotonic() + 30
+    while user.box.peer.kept < 10 and time.monotonic() < until:
+        with pytest.raises(TimeoutError):
+            user.call(lambda peer: peer.receive(0.01))
+    assert user.box.peer.kept == 10
+
+
+def test_after_an_exception_inside_the_engine_is_put_right_once(user):
+    section, peer = user.box.driver.section, user.box.peer
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        section.run(interrupt)
+    peer.far.send(b"a")
+    assert user.call(lambda peer: peer.receive(30)) == b"a"
+    assert peer.resyncs == 1
+
+
+def test_a_refusal_of_the_engine_leaves_nothing_to_put_right(user):
+    with pytest.raises(P2PError, match="no"):
+        user.call(lambda peer: peer.refuse())
+    with pytest.raises(TimeoutError):
+        user.call(lambda peer: peer.receive(0.01))
+    assert user.box.peer.resyncs <= 1  # a time-out is no P2PError: it may be put right
+
+
+def test_a_call_within_a_call_is_refused(user):
+    section = user.box.driver.section
+    with pytest.raises(ReentrantCallError):
+        section.run(lambda: section.run(len, ""))
+    assert section.run(lambda: section.read(len, "four")) == 4
+
+
+def test_turns_go_on_after_one_that_failed(user, caplog):
+    peer = user.box.peer
+    peer.far.send(b"a")
+    peer.fails.append(ValueError("now and then"))
+    try:
+        assert user.call(lambda peer: peer.receive(30)) == b"a"
+    except ValueError:  # in the caller's own turn
+        assert user.call(lambda peer: peer.receive(30)) == b"a"
+
+
+def test_calls_that_wait_end_when_it_is_closed():
+    box = Box()
+    raised = []
+
+    def wait():
+        with pytest.raises(ClosedError) as caught:
+            box.run(box.peer.receive())
+        raised.append(caught.value)
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for each in threads:
+        each.start()
+    box.close()
+    for each in threads:
+        each.join(30)
+    assert len(raised) == 3
+
+
+def test_of_many_threads_that_wait_each_gets_one():
+    with Box() as box:
+        taken = []
+        threads = [
+            threading.Thread(target=lambda: taken.append(box.run(box.peer.receive(30))))
+            for _ in range(8)
+        ]
+        for each in threads:
+            each.start()
+        box.peer.far.send(b"abcdefgh")
+        for each in threads:
+            each.join(60)
+        assert sorted(taken) == [b"%c" % each for each in b"abcdefgh"]
+
+
+def test_cancelled_tasks_take_nothing():
+    async def main():
+        async with AioBox() as box:
+            tasks = [asyncio.create_task(box.run(box.peer.receive())) for _ in range(4)]
+            await asyncio.sleep(0.01)
+            box.peer.far.send(b"ab")
+            for each in tasks[:2]:
+                each.cancel()
+            found = await asyncio.wait_for(asyncio.gather(*tasks[2:]), 30)
+            assert sorted(found) == [b"a", b"b"]
+
+    asyncio.run(main())
+
+
+def test_a_task_that_is_cancelled_when_it_was_woken_leaves_it_to_the_next():
+    async def main():
+        async with AioBox() as box:
+            first, second = (asyncio.create_task(box.run(box.peer.receive())) for _ in range(2))
+            await asyncio.sleep(0.01)
+            box.peer.letters.append(b"a")
+            box.driver.notify()  # wakes the first
+            first.cancel()
+            assert await asyncio.wait_for(second, 30) == b"a"
+
+    asyncio.run(main())
+
+
+def test_another_thread_or_loop_is_refused():
+    async def main():
+        async with AioBox() as box:
+            await asyncio.to_thread(
+                pytest.raises, RuntimeError, box.driver.section.run, lambda: None
+            )
+            with pytest.raises(RuntimeError, match="which takes its turns"):
+                box.turn()
+        return box
+
+    box = asyncio.run(main())
+    with pytest.raises(RuntimeError, match="outside of an event loop"):
+        box.driver.check_caller()
+
+
+def test_the_end_of_a_loop_closes_it(caplog):
+    async def main():
+        return AioBox()
+
+    box = asyncio.run(main())
+    assert box.peer.closed
+    assert "was not closed before its event loop ended" in caplog.text
+
+
+def test_one_that_is_collected_is_closed():
+    box = AioBox()
+    peer = box.peer
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del box
+        gc.collect()
+    assert [each.category for each in caught] == [ResourceWarning]
+    assert peer.closed
+
+
+def test_opening_goes_on_in_another_thread():
+    async def main():
+        async with await AioBox.open() as box:
+            box.peer.far.send(b"a")
+            assert await box.run(box.peer.receive(30)) == b"a"
+
+    asyncio.run(main())
