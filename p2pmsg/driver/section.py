@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from p2pmsg.driver.verbs import LateError
 from p2pmsg.errors import P2PError, ReentrantCallError
 
 R = TypeVar("R")
@@ -90,7 +91,7 @@ class Section:
     def run(self, call: Callable[..., R], *arguments: Any) -> R:
         """Call inside.
 
-        A `P2PError` is the engine's own refusal, which leaves it as it was.
+        A `P2PError` or `LateError` is its own refusal, which leaves the engine as it was.
 
         Raises:
             ReentrantCallError: this thread is inside already.
@@ -106,7 +107,7 @@ class Section:
             self.owner = me
             try:
                 result = call(*arguments)
-            except P2PError:
+            except (P2PError, LateError):
                 self.owner = 0
                 raise
             self.owner = 0

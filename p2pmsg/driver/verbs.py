@@ -41,6 +41,13 @@ class Done(NamedTuple):
     value: Any
 
 
+class LateError(TimeoutError):
+    """A verb has waited as long as it was to: a `TimeoutError` that leaves the engine as it was.
+
+    A `TimeoutError` may as well be what a signal's handler raised, somewhere in the engine.
+    """
+
+
 Verb = Generator[Wait | Blocking, Any, R]
 
 

@@ -5,7 +5,7 @@ from collections import deque
 
 from p2pmsg.driver.faces import LoopFace, ThreadFace
 from p2pmsg.driver.peer import Peer
-from p2pmsg.driver.verbs import Blocking, Wait
+from p2pmsg.driver.verbs import Blocking, LateError, Wait
 from p2pmsg.errors import ClosedError, P2PError
 
 FAR_NS = 10_000_000_000
@@ -70,7 +70,7 @@ class LetterBox(Peer):
             if self.closed:
                 raise ClosedError("the letter box")
             if not (yield Wait(self._has_letter, deadline_ns)):
-                raise TimeoutError("no letter")
+                raise LateError("no letter")
         return self.letters.popleft()
 
     def read_disk(self, call):
