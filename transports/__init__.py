@@ -2,7 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from transports.base import DataSender
+from transports.base import (
+    DataReceiver,
+    DataSender,
+    GroupReceiver,
+    GroupSender,
+    RecoveryClient,
+    RecoveryServer,
+)
 from transports.busy_wait import BUSY_WAIT_US, TURN, BusyWait
 from transports.context import Context, context, ended_at_exit
 from transports.endpoint import Endpoint, as_endpoint, parse_endpoint
@@ -55,9 +62,12 @@ __all__ = [
     "CurveClient",
     "CurveKeys",
     "CurveServer",
+    "DataReceiver",
     "DataSender",
     "Endpoint",
     "EndpointError",
+    "GroupReceiver",
+    "GroupSender",
     "Link",
     "MemoryNetwork",
     "MemoryReceiver",
@@ -65,6 +75,8 @@ __all__ = [
     "MemoryRecoveryServer",
     "MemorySender",
     "Received",
+    "RecoveryClient",
+    "RecoveryServer",
     "ReplyMemory",
     "TransportError",
     "UdpReceiver",

@@ -10,15 +10,103 @@ a time uses an object. `close()` may be called again, and by another thread than
 that one has stopped. Any other method of an object that is closed raises `ClosedError`.
 """
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from transports.curve import CurveClient
 
 
-class DataSender(Protocol):
-    """The publisher's end of the data channel."""
+class OpenConnections(Protocol):
+    """The connections that a bound socket has."""
+
+    @property
+    def fd(self) -> int:
+        """What is readable when a connection may have come or ended; -1: nothing is."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def update(self) -> None:
+        """Look which have come, and which have ended."""
+
+
+class Socket(Protocol):
+    """What all of them have."""
 
     @property
     def endpoint(self) -> str:
-        """Where it is bound, with the port that the system picked."""
+        """Where it is bound, with the port that the system picked; or connects to."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+    def fileno(self) -> int:
+        """Return what becomes readable when something has come; -1: nothing does."""
+
+    def has_message(self) -> bool:
+        """Whether something has come and was not taken."""
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close; frames that are still queued get `linger_ms` to leave. Default 0: none."""
+
+
+class BoundSocket(Socket, Protocol):
+    """What the publisher's ends have."""
+
+    @property
+    def connections(self) -> OpenConnections:
+        """Who is connected."""
+
+    @property
+    def refused_by_key(self) -> int:
+        """How many connections were refused by their keys."""
+
+
+class ConnectingSocket(Socket, Protocol):
+    """What the subscriber's ends have."""
+
+    @property
+    def refusal(self) -> str:
+        """Why the last connection was refused by its keys; "" where it was not."""
+
+    @property
+    def curve(self) -> "CurveClient | None":
+        """Its keys."""
+
+    def connect(self) -> None:
+        """Connect, once; a peer that is away is waited for without end."""
+
+    def disconnect(self) -> None:
+        """Give up the connection, until `connect`; frames not received yet may be lost."""
+
+    def reconnect(self, *, learn: bool = False) -> None:
+        """Give up the connection and make another; `learn`: its bytes are to be followed."""
+
+    def was_ended_here(self) -> bool:
+        """Whether the connection was ended since the last call, and is not made again by itself."""
+
+    def last_byte_ns(self, now_ns: int) -> int | None:
+        """Return when the last byte came, of a whole frame or not; None where it is not known."""
+
+    def check(self) -> bool:
+        """Whether the connection was refused by its keys since the last call."""
+
+    def has_returned(self) -> bool:
+        """Whether it was made again since the last call, where that is followed."""
+
+
+class DataSender(BoundSocket, Protocol):
+    """The publisher's end of the data channel."""
+
+    @property
+    def send_now(self) -> Callable[[bytes | memoryview], bool]:
+        """`send(frame)`, and cheaper."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `receive_subscriptions` left some, to be fetched soon."""
 
     def send(self, frame: bytes | memoryview, *, wait_ms: int = 0) -> bool:
         """Send to all receivers whose prefix matches, or to none.
@@ -47,5 +135,115 @@ class DataSender(Protocol):
         since the queue is bounded.
         """
 
+
+class DataReceiver(ConnectingSocket, Protocol):
+    """A subscriber's end of the data channel: subscribe, then connect, then receive."""
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Receive frames that begin with `prefix`; as often as it is called, as often undo it."""
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Undo one `subscribe(prefix)`; without one, nothing happens."""
+
+    def receive(self) -> bytes | None:
+        """Return the next frame, or None where there is none yet."""
+
+
+class RecoveryServer(BoundSocket, Protocol):
+    """The publisher's end of the recovery channel."""
+
+    @property
+    def malformed(self) -> int:
+        """How many requests were dropped because they were not of one part."""
+
+    @property
+    def user(self) -> str:
+        """Who sent the request that was received last, where connections have keys; or ""."""
+
+    def receive_some(self, count_max: int) -> list[tuple[bytes, bytes]]:
+        """Return requests that are there as (requester, frame), oldest first."""
+
+    def reply(self, requester: bytes, frame: bytes | memoryview) -> bool | None:
+        """Send to one requester; False: its queue is full. None: it is gone."""
+
+    def end_last(self) -> None:
+        """End the connection of the request that was received last, where it has keys."""
+
+    def end_user(self, user: str) -> None:
+        """End all connections of a user that have sent a request."""
+
+
+class RecoveryClient(ConnectingSocket, Protocol):
+    """A subscriber's end of the recovery channel."""
+
+    malformed: int
+    """How many replies were dropped because they were not of one part."""
+
+    def send(self, frame: bytes) -> bool:
+        """Send one request; False: the queue is full."""
+
+    def receive(self) -> bytes | None:
+        """Return the next reply, or None where there is none yet."""
+
+
+class GroupSocket(Protocol):
+    """What both ends of a multicast have; of UDP, but in memory."""
+
+    kernel_drops: int
+    """Datagrams that were dropped because the buffer was full."""
+    buffer_bytes: int
+    """How large the buffer for what comes is."""
+
+    @property
+    def endpoint(self) -> str:
+        """Where it sends to, or listens."""
+
     def close(self, linger_ms: int = 0) -> None:
-        """Close; frames that are still queued get `linger_ms` to leave. Default 0: none."""
+        """Close; what is still queued is lost."""
+
+
+class GroupSender(GroupSocket, Protocol):
+    """The publisher's end: to a group, and back from each of its members."""
+
+    datagram_bytes: int
+    """How large a datagram may be to go in one packet."""
+
+    def fileno(self) -> int:
+        """Return what becomes readable when something has come; -1: nothing does."""
+
+    def find_source(self) -> Any:
+        """Return the address that receivers see its datagrams come from; None: there is no way."""
+
+    def send(self, datagram: bytes, address: Any = None) -> bool:
+        """Send one datagram, to one receiver where `address` is given; False: no space."""
+
+    def send_train(self, pieces: Sequence[bytes], segment: int) -> bool:
+        """Send what `pieces` make, cut into datagrams of `segment` bytes; False: no space."""
+
+    def receive(self) -> tuple[bytes, Any] | None:
+        """Return the next datagram sent back to us, and by whom; or None."""
+
+
+class GroupReceiver(GroupSocket, Protocol):
+    """A subscriber's end."""
+
+    def fds(self) -> tuple[int, ...]:
+        """Return what becomes readable when something has come."""
+
+    def connect(self) -> None:
+        """Join the group."""
+
+    def reconnect(self) -> None:
+        """Leave the group, and join it once more."""
+
+    def receive(self) -> tuple[memoryview, int, Any] | None:
+        """Return what came, as (datagrams, how long each is but the last one, whose); or None."""
+
+    def receive_back(self) -> tuple[bytes, Any] | None:
+        """Return the next datagram that came for this receiver alone; or None."""
+
+    def queued_bytes(self) -> int:
+        """Return how much of the buffer is in use."""
+
+    def send(self, datagram: bytes, address: Any) -> None:
+        """Send one datagram back to a sender."""

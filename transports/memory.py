@@ -15,7 +15,7 @@ It behaves as the ZeroMQ sockets do, so far as the protocols above can see:
 
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -157,6 +157,14 @@ class MemorySocket:
         self.closed = False
         self._queue: deque[tuple[Link, bytes]] = deque()
 
+    def fileno(self) -> int:
+        """Return -1: it has no descriptor, and its network says when something has come."""
+        return -1
+
+    def has_message(self) -> bool:
+        """Whether something has come and was not taken."""
+        return bool(self._queue)
+
     def _require_open(self) -> None:
         if self.closed:
             raise ClosedError(self.endpoint)
@@ -171,8 +179,25 @@ class MemorySocket:
         return link, frame
 
 
+class MemoryConnections:
+    """The connections of a socket that is bound; they come and go at once."""
+
+    fd: Final = -1
+
+    def __init__(self, links: Collection[Any]) -> None:
+        self._links = links
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def update(self) -> None:
+        """Do nothing: it is known."""
+
+
 class MemoryServer(MemorySocket):
     """A socket that is bound."""
+
+    refused_by_key: Final = 0
 
     def close(self, linger_ms: int = 0) -> None:
         """Unbind; the other ends wait for the endpoint to be bound again."""
@@ -202,6 +227,7 @@ class MemoryClient(MemorySocket, ABC):
     ) -> None:
         super().__init__(endpoint, network, queue_frames)
         self.name = name or network.next_name()
+        self.refusal, self.curve = "", None
         self._server: Any = None
         self._links: tuple[Link, ...] = ()
 
@@ -214,7 +240,7 @@ class MemoryClient(MemorySocket, ABC):
         """Cut the connection, until `connect()`; frames in flight are lost, both ways."""
         self._network.disconnect(self)
 
-    def reconnect(self) -> None:
+    def reconnect(self, *, learn: bool = False) -> None:
         """Cut the connection, and make another."""
         self.disconnect()
         self.connect()
@@ -224,12 +250,28 @@ class MemoryClient(MemorySocket, ABC):
         """Whether a frame is on its way to it, over the connection that it has now."""
         return any(link.in_flight for link in self._links if link.kind != "request")
 
+    def last_byte_ns(self, now_ns: int) -> int | None:
+        """Return `now_ns` while a frame is on its way to it, as if it came byte by byte."""
+        return now_ns if self.is_receiving else None
+
+    def was_ended_here(self) -> bool:
+        """Return False: nothing ends a connection here but who calls `disconnect`."""
+        return False
+
+    def check(self) -> bool:
+        """Return False: connections have no keys."""
+        return False
+
+    def has_returned(self) -> bool:
+        """Return False: connections have no keys, with which that is followed."""
+        return False
+
     def receive(self) -> bytes | None:
         """Return the next frame, or None."""
         taken = self._take()
         return None if taken is None else taken[1]
 
-    def close(self) -> None:
+    def close(self, linger_ms: int = 0) -> None:
         """Disconnect; what is queued is lost."""
         if not self.closed:
             self.disconnect()
@@ -260,6 +302,7 @@ class MemorySender(MemoryServer):
     """The publisher's end of the data channel; see `transports.base.DataSender`."""
 
     channel = "data"
+    has_more: Final = False
 
     def __init__(
         self,
@@ -281,6 +324,7 @@ class MemorySender(MemoryServer):
         super().__init__(endpoint, network, queue_frames)
         self._welcome = welcome
         self._receivers: dict[Link, MemoryReceiver] = {}
+        self.connections = MemoryConnections(self._receivers)
         self._prefixes: Counter[bytes] = Counter()
         self._notes: deque[bytes] = deque(maxlen=SUBSCRIPTIONS_MAX)
         network.bind(self)
@@ -402,6 +446,8 @@ class MemoryRecoveryServer(MemoryServer):
     """The publisher's end of the recovery channel."""
 
     channel = "recovery"
+    malformed: Final = 0
+    user: Final = ""
 
     def __init__(
         self,
@@ -421,13 +467,27 @@ class MemoryRecoveryServer(MemoryServer):
         super().__init__(endpoint, network, queue_frames)
         self._replies: dict[bytes, Link] = {}
         self._requesters: dict[Link, bytes] = {}
-        self._connections = 0
+        self.connections = MemoryConnections(self._requesters)
+        self._joined = 0
         network.bind(self)
 
     def receive(self) -> tuple[bytes, bytes] | None:
         """Return the next request as (requester, frame), or None."""
         taken = self._take()
         return None if taken is None else (self._requesters[taken[0]], taken[1])
+
+    def receive_some(self, count_max: int) -> list[tuple[bytes, bytes]]:
+        """Return requests as `receive` does, oldest first, `count_max` at most."""
+        found: list[tuple[bytes, bytes]] = []
+        while len(found) < count_max and (request := self.receive()) is not None:
+            found.append(request)
+        return found
+
+    def end_last(self) -> None:
+        """Do nothing: connections have no keys."""
+
+    def end_user(self, user: str) -> None:
+        """Do nothing: connections have no keys."""
 
     def reply(self, requester: bytes, frame: bytes | memoryview) -> bool | None:
         """Send to one requester; False: its link is full. None: it is gone."""
@@ -441,8 +501,8 @@ class MemoryRecoveryServer(MemoryServer):
         return True
 
     def _attach(self, client: "MemoryRecoveryClient") -> tuple[Link, Link]:
-        self._connections += 1
-        requester = b"\x00" + self._connections.to_bytes(4, "big")
+        self._joined += 1
+        requester = b"\x00" + self._joined.to_bytes(4, "big")
         space_frames = min(self.queue_frames, client.queue_frames)
         request = Link("request", client.name, self.endpoint, space_frames, self._arrived)
         reply = Link("reply", self.endpoint, client.name, space_frames, client._arrived)
@@ -466,6 +526,7 @@ class MemoryRecoveryClient(MemoryClient):
 
     def __init__(self, endpoint: str | Endpoint, **options: Any) -> None:
         super().__init__(endpoint, **options)
+        self.malformed = 0
         self._unsent: deque[bytes] = deque()
 
     def send(self, frame: bytes) -> bool:

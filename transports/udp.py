@@ -394,6 +394,10 @@ class UdpReceiver(_UdpSocket):
                 self._on_drops(_UINT.unpack(data)[0])
         return Received(self._view[:size], segment or 1, address)
 
+    def fds(self) -> tuple[int, int]:
+        """Return the descriptors of both sockets, for pollers."""
+        return self.socket.fileno(), self.back.fileno()
+
     def queued_bytes(self) -> int:
         """Return how much of its buffer is in use, by the kernel's count.
 
@@ -427,7 +431,7 @@ class UdpReceiver(_UdpSocket):
                 raise ClosedError(str(self._endpoint)) from error
             return None
 
-    def close(self) -> None:
+    def close(self, linger_ms: int = 0) -> None:
         """Close; what is still queued is lost."""
         self.socket.close()
         if self._connected:

@@ -105,3 +105,24 @@ def test_a_reply_says_when_the_queue_is_full_and_when_the_requester_is_gone(netw
     client.close()
     assert server.receive() is None
     assert server.reply(requester, b"3") is None
+
+
+def test_it_answers_all_that_peers_ask_zmqs_sockets():
+    network = MemoryNetwork()
+    sender, receiver = MemorySender(FEED, network=network), MemoryReceiver(FEED, network=network)
+    server = MemoryRecoveryServer(FEED, network=network)
+    client = MemoryRecoveryClient(FEED, network=network)
+    receiver.subscribe(b"a")
+    receiver.connect()
+    client.connect()
+    assert (len(sender.connections), len(server.connections)) == (1, 1)
+    sender.send_now(b"abc")
+    client.send(b"1")
+    client.send(b"2")
+    assert receiver.has_message()
+    assert [frame for _, frame in server.receive_some(9)] == [b"1", b"2"]
+    for one in (receiver, client):
+        assert (one.fileno(), one.refusal, one.last_byte_ns(7)) == (-1, "", None)
+        assert [one.check(), one.was_ended_here(), one.has_returned()] == [False] * 3
+    client.close()
+    assert len(server.connections) == 0

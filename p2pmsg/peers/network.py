@@ -1,0 +1,123 @@
+"""What a peer has of its machine: sockets, clocks and chance; a test gives it others.
+
+A peer gets one `Network` when it is made, and opens, asks the time and draws by it alone. So what
+runs on a network in memory, with a clock that is moved by hand, is the very peer that users run.
+"""
+
+import time
+from collections.abc import Callable
+from random import Random, SystemRandom
+from typing import TYPE_CHECKING, Final
+
+import transports
+from p2pmsg.driver.lifecycle import zmq_context
+from p2pmsg.publisher.served import FrameMemory
+
+if TYPE_CHECKING:
+    from transports.curve import CurveClient, CurveServer
+
+
+class Network:
+    """The machine's: ZeroMQ's sockets, UDP's, the monotonic clock and that of the wall.
+
+    Attributes:
+        now_ns: the monotonic clock, in ns.
+        wall_ns: the clock of the wall, in ns since the epoch.
+        random: the source of ids, keys and of what is spread by chance.
+        frame_memory: where frames are kept that leave over connections.
+
+    """
+
+    now_ns: Callable[[], int] = staticmethod(time.monotonic_ns)
+    wall_ns: Callable[[], int] = staticmethod(time.time_ns)
+    random: Random = SystemRandom()  # a forked child would repeat what another one draws
+    frame_memory = FrameMemory(transports.make_zmq_frame, transports.free_zmq_frames)
+
+    def sender(
+        self,
+        endpoint: transports.Endpoint,
+        *,
+        queue_frames: int,
+        welcome: bytes = b"",
+        curve: "CurveServer | None" = None,
+        allows: Callable[[str, bytes], bool] | None = None,
+    ) -> transports.DataSender:
+        """Bind a publisher's end of the data channel; see `transports.ZmqSender`."""
+        return transports.ZmqSender(
+            endpoint,
+            context=zmq_context(),
+            queue_frames=queue_frames,
+            welcome=welcome,
+            curve=curve,
+            allows=allows,
+        )
+
+    def recovery_server(
+        self,
+        endpoint: transports.Endpoint,
+        *,
+        queue_frames: int,
+        curve: "CurveServer | None" = None,
+    ) -> transports.RecoveryServer:
+        """Bind a publisher's end of the recovery channel; see `transports.ZmqRecoveryServer`."""
+        return transports.ZmqRecoveryServer(
+            endpoint, context=zmq_context(), queue_frames=queue_frames, curve=curve
+        )
+
+    def receiver(
+        self,
+        endpoint: transports.Endpoint,
+        *,
+        queue_frames: int,
+        frame_bytes_max: int,
+        busy_wait_us: float = transports.BUSY_WAIT_US,
+        curve: "CurveClient | None" = None,
+    ) -> transports.DataReceiver:
+        """Make a subscriber's end of the data channel, not connected yet.
+
+        Its connection is followed; see `transports.ZmqReceiver`, `watch_end`.
+        """
+        made = transports.ZmqReceiver(
+            endpoint,
+            context=zmq_context(),
+            queue_frames=queue_frames,
+            frame_bytes_max=frame_bytes_max,
+            busy_wait_us=busy_wait_us,
+            curve=curve,
+        )
+        made.watch_end()
+        return made
+
+    def recovery_client(
+        self,
+        endpoint: transports.Endpoint,
+        *,
+        queue_frames: int,
+        frame_bytes_max: int,
+        curve: "CurveClient | None" = None,
+    ) -> transports.RecoveryClient:
+        """Make a subscriber's end of the recovery channel, not connected yet.
+
+        See `transports.ZmqRecoveryClient`.
+        """
+        return transports.ZmqRecoveryClient(
+            endpoint,
+            context=zmq_context(),
+            queue_frames=queue_frames,
+            frame_bytes_max=frame_bytes_max,
+            curve=curve,
+        )
+
+    def group_sender(self, endpoint: transports.Endpoint) -> transports.GroupSender:
+        """Open a publisher's socket of a multicast; see `transports.UdpSender`."""
+        return transports.UdpSender(endpoint)
+
+    def group_receiver(
+        self, endpoint: transports.Endpoint, *, buffer_bytes: int
+    ) -> transports.GroupReceiver:
+        """Open a subscriber's socket of a multicast, not connected yet."""
+        return transports.UdpReceiver(endpoint, buffer_bytes=buffer_bytes)
+
+
+MACHINE: Final = Network()
+"""The default of every peer."""
