@@ -52,8 +52,8 @@ class TurnDriver:
     def __init__(self, peer: Peer) -> None:
         check_process()
         self.peer = peer
-        thread = threading.get_ident()
-        self.section = Section(peer.resync, thread, lambda: self.check_caller())
+        self._thread = threading.get_ident()
+        self.section = Section(peer.resync, self.check_caller)
         self.now_ns = peer.now_ns
         self.stopping = False
         self._waiting: deque[_Waiter] = deque()
@@ -62,7 +62,7 @@ class TurnDriver:
 
     def check_caller(self) -> None:
         """Raise `RuntimeError` where the caller is not where the peer was made."""
-        if threading.get_ident() != self.section.thread:
+        if threading.get_ident() != self._thread:
             raise RuntimeError(f"{self.peer.name} was made in one thread and is used in another")
 
     def wake(self) -> None:
