@@ -25,6 +25,8 @@ class ThreadFace(NotCopied):
     """Sockets, engine and verbs."""
     _patience_s: ClassVar[float | None] = 5.0
     """How long `with` closes; None: as `close` has it."""
+    _closes_at_once: ClassVar[bool] = False
+    """Whether `close` takes no time, and so none is given to it."""
 
     def _open(self, make: Callable[[], Peer]) -> None:
         """Have the peer that `make` opens driven from now on; the last step of a constructor."""
@@ -40,12 +42,15 @@ class ThreadFace(NotCopied):
     def _on_open(self) -> None:
         """Take from peer and driver what the calls need that must be fast."""
 
-    def close(self, timeout: Any = 5.0) -> None:
+    def close(self, *arguments: Any, **options: Any) -> Any:
         """Close within so many seconds."""
         raise NotImplementedError
 
     def _close_at_exit(self, left_s: float) -> None:
-        self.close(left_s)
+        self._leave(left_s if self._patience_s is None else min(left_s, self._patience_s))
+
+    def _leave(self, time_s: float | None) -> None:
+        self.close(*(() if self._closes_at_once else (time_s,)))
 
     def __enter__(self) -> Self:
         return self
@@ -56,7 +61,7 @@ class ThreadFace(NotCopied):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close(HURRIED_S if isinstance(error, KeyboardInterrupt) else self._patience_s)
+        self._leave(HURRIED_S if isinstance(error, KeyboardInterrupt) else self._patience_s)
 
 
 class LoopFace(NotCopied):
@@ -70,6 +75,7 @@ class LoopFace(NotCopied):
     _make: Callable[[], Peer]
     _opens_later = False
     _patience_s: ClassVar[float | None] = 5.0
+    _closes_at_once: ClassVar[bool] = False
 
     def _open(self, make: Callable[[], Peer]) -> None:
         """Have the peer that `make` opens driven from now on; the last step of a constructor."""
@@ -118,7 +124,7 @@ class LoopFace(NotCopied):
             raise
         return made
 
-    async def close(self, timeout: Any = 5.0) -> None:
+    async def close(self, *arguments: Any, **options: Any) -> Any:
         """Close within so many seconds."""
         raise NotImplementedError
 
@@ -192,8 +198,9 @@ class LoopFace(NotCopied):
         trace: TracebackType | None,
     ) -> None:
         is_hurried = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
+        time_s = HURRIED_S if is_hurried else self._patience_s
         try:
-            await self.close(HURRIED_S if is_hurried else self._patience_s)
+            await self.close(*(() if self._closes_at_once else (time_s,)))
         except asyncio.CancelledError:
             self.close_now()
             raise

@@ -17,7 +17,8 @@ class Peer(ABC):
 
     Attributes:
         name: for errors and the log: "the publisher 'prices'".
-        thread_name: of its thread, where it has one: "p2pmsg-publisher".
+        thread_name: of its thread: "p2pmsg-publisher"; "" where nothing goes on while no call
+            waits, so that it needs none.
         now_ns: its clock, monotonic, in ns; another one on a network in memory.
 
     """

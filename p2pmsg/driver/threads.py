@@ -37,7 +37,7 @@ class ThreadDriver:
 
     While no call waits, the peer's own thread sleeps in its descriptors and takes the turns. A call
     that waits takes them itself, since a change of threads costs more than most answers take;
-    further calls sleep until it has taken one.
+    further calls sleep until it has taken one. A peer without a `thread_name` has no thread.
 
     Args:
         peer: opened; its thread starts with `start`.
@@ -55,31 +55,39 @@ class ThreadDriver:
         self.stopping = False
         self._upkeep = peer.upkeep()
         self._upkeep_waits: Wait | None = None
-        self._wake_read, self._wake_write = wake_files()
-        self._is_woken = False
+        self._thread: threading.Thread | None = None
+        if peer.thread_name:
+            self._wake_read, self._wake_write = wake_files()
+            self._thread = threading.Thread(target=self._run, name=peer.thread_name, daemon=True)
+        self._is_woken = self._thread is None  # nobody is to be woken
         self._leads_until_ns = 0
         self._leader = 0
         self._sleepers = Sleepers()
-        self._thread = threading.Thread(target=self._run, name=peer.thread_name, daemon=True)
 
     def start(self, owner: Any, close: Callable[[Any, float], object]) -> None:
-        """Start the thread; `close(owner, seconds)` is called at the end of the program."""
+        """Start the thread; `close(owner, seconds)` is called at the end of the program.
+
+        One without a thread has nothing to finish then, and is collected when nobody has it.
+        """
         self._owner = owner
         close_in_children(self)
-        self._thread.start()
-        close_at_exit(owner, close)
+        if self._thread is not None:
+            self._thread.start()
+            close_at_exit(owner, close)
 
     def stop(self) -> None:
         """End the thread, shut the peer, and have all calls that wait look once more."""
         was_closed(self._owner)
         self.stopping = True
         self.wake()
-        if self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_S)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_JOIN_S)
         self.section.run(self.peer.shut)
         self._sleepers.wake()
-        self._wake_read.close()
-        self._wake_write.close()
+        if thread is not None:
+            self._wake_read.close()
+            self._wake_write.close()
 
     def wake(self) -> None:
         """Have the thread take a turn now."""

@@ -6,11 +6,12 @@ import select
 import threading
 import time
 import warnings
+import weakref
 
 import pytest
 
 from p2pmsg.errors import ClosedError, P2PError, ReentrantCallError
-from tests.unit.p2pmsg.driver.toy import AioBox, Box
+from tests.unit.p2pmsg.driver.toy import AioBox, Box, LetterBox
 
 
 def pump(box, begun):
@@ -177,6 +178,35 @@ def test_of_many_threads_that_wait_each_gets_one():
         for each in threads:
             each.join(60)
         assert sorted(taken) == [b"%c" % each for each in b"abcdefgh"]
+
+
+class QuietBox(LetterBox):
+    thread_name = ""
+
+
+class BoxWithoutThread(Box):
+    _closes_at_once = True
+
+    def __init__(self):
+        self._open(QuietBox)
+
+    def close(self):
+        self._driver.stop()
+
+
+def test_a_peer_that_needs_no_thread_has_none_and_is_collected():
+    before = set(threading.enumerate())
+    with BoxWithoutThread() as box:
+        box.peer.far.send(b"a")
+        assert box.run(box.peer.receive(30)) == b"a"
+        box.driver.wake()
+        assert set(threading.enumerate()) == before
+    box = BoxWithoutThread()
+    box.peer.shut()
+    left = weakref.ref(box)
+    del box
+    gc.collect()
+    assert left() is None
 
 
 def test_cancelled_tasks_take_nothing():
