@@ -50,7 +50,6 @@ class TurnDriver:
     """
 
     def __init__(self, peer: Peer) -> None:
-        check_process()
         self.peer = peer
         self._thread = threading.get_ident()
         self.section = Section(peer.resync, self.check_caller)
@@ -111,6 +110,11 @@ class TurnDriver:
                 due_ns = min(due_ns, each.deadline_ns)
         return due_ns
 
+    def add_waiter(self, wait: Wait, go_on: Callable[[], object]) -> None:
+        """Have `go_on` called by `notify` when `wait` is over, and a turn taken before that."""
+        self._waiting.append(_Waiter(wait, go_on))
+        self.wake()
+
     def is_over(self, wait: Wait) -> bool:
         """Whether the deadline of `wait` has passed."""
         return wait.deadline_ns is not None and self.now_ns() >= wait.deadline_ns
@@ -135,6 +139,7 @@ class LoopDriver(TurnDriver):
 
     def __init__(self, peer: Peer) -> None:
         self.loop = asyncio.get_running_loop()
+        check_process()
         super().__init__(peer)
         self._fds: Collection[int] = ()
         self._is_resting = False
@@ -274,9 +279,7 @@ class LoopDriver(TurnDriver):
         request = self.section.run(step, verb, value, error)
         if isinstance(request, Wait):
             ready = request.ready
-            waiter = _Waiter(request, lambda: self._keep_up(verb, bool(self.section.run(ready))))
-            self._waiting.append(waiter)
-            self.wake()
+            self.add_waiter(request, lambda: self._keep_up(verb, bool(self.section.run(ready))))
         elif isinstance(request, Blocking):
             self._begin_blocking(request).add_done_callback(
                 lambda done: self._keep_up(verb, *_outcome(done))
@@ -413,6 +416,7 @@ class ManualDriver(TurnDriver):
     """
 
     def __init__(self, peer: Peer) -> None:
+        check_process()
         super().__init__(peer)
         self._due_ns = 0
 
@@ -476,8 +480,7 @@ class ManualDriver(TurnDriver):
             go_on(bool(self.section.run(wait.ready)))
             return
         ready = wait.ready
-        self._waiting.append(_Waiter(wait, lambda: go_on(bool(self.section.run(ready)))))
-        self.wake()
+        self.add_waiter(wait, lambda: go_on(bool(self.section.run(ready))))
 
     def _keep_up(self, verb: Verb[None], value: Any = None, error: Any = None) -> None:
         while not self.stopping:

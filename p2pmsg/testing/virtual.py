@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, cast
 
 from p2pmsg.checks import at_least, check, checked
 from p2pmsg.config import OnGap, PublisherConfig, SubscriberConfig
+from p2pmsg.driver.virtual import Turns
 from p2pmsg.errors import CursorError
 from p2pmsg.message import T_co
 from p2pmsg.publisher.core import PublisherCore
@@ -24,7 +25,7 @@ from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from p2pmsg.testing.simulation import Simulation
-from p2pmsg.testing.virtual_aio import Turns, VirtualAioPublisher, VirtualAioSubscriber
+from p2pmsg.testing.virtual_aio import VirtualAioPublisher, VirtualAioSubscriber
 from p2pmsg.testing.virtual_peers import (
     ENDLESS_S,
     PublisherPeer,
@@ -305,7 +306,7 @@ class VirtualNetwork:
 
         """
         at_least("seconds", seconds, 0)
-        await self._turns.wait_until(lambda: False, seconds)
+        await self._turns.wait_for(lambda: False, seconds)
 
     async def aio_drain(self, timeout: float = _DRAIN_S) -> None:
         """Do as `drain`, while other tasks go on.
@@ -318,7 +319,7 @@ class VirtualNetwork:
 
         """
         at_least("timeout", timeout, 0)
-        if not await self._turns.wait_until(self._is_drained, timeout):
+        if not await self._turns.wait_for(self._is_drained, timeout):
             raise TimeoutError(f"not everything came within {timeout} s of the network's time")
 
     def drain(self, timeout: float = _DRAIN_S) -> None:

@@ -8,112 +8,16 @@ from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 from p2pmsg.checks import at_least, whole
+from p2pmsg.driver.virtual import Turns
 from p2pmsg.errors import ClosedError
 from p2pmsg.message import Message, MessageBatch, T_co
-from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from p2pmsg.testing.virtual_peers import CLOSE_S, ENDLESS_S, PublisherPeer, SubscriberPeer, Time
 from recovery.checks import to_ns
-from transports.own_log import own_log as _log
 
-_PASSES: Final = 4
-"""How often the loop goes through its tasks between two events of the network."""
 _BATCH_MAX: Final = 65_536
 T = TypeVar("T")
-
-
-class Turns:
-    """Lets a network's time pass while tasks wait, from event to event, other tasks in between.
-
-    The order is that of the loop's own queue, so the same seed and the same program give the same
-    run, where nothing else is awaited than the network. Waits without a limit let at most 60
-    seconds pass in which nothing is asked of the network; then they rest until something is.
-
-    Args:
-        network: whose time it is.
-
-    """
-
-    def __init__(self, network: FaultyNetwork) -> None:
-        self._network = network
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: dict[asyncio.Future[None], tuple[Callable[[], bool], int | None]] = {}
-        self._handle: asyncio.Handle | None = None
-        self._rest_ns = self._left = 0
-
-    async def wait_until(self, is_so: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until `is_so()`, at most `timeout` s of the network's; return whether it is."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # the former one has ended
-            self._loop, self._waiting, self._handle = loop, {}, None
-        clock = self._network.clock
-        end_ns = None if timeout is None else clock.now_ns + to_ns(timeout)
-        is_over = False
-        while not is_so() and not is_over:  # another task may have been quicker
-            future: asyncio.Future[None] = loop.create_future()
-            self._waiting[future] = is_so, end_ns
-            self.stir()
-            try:
-                await future
-            finally:
-                self._waiting.pop(future, None)
-            is_over = end_ns is not None and clock.now_ns >= end_ns
-        return is_so()
-
-    def hold(self) -> None:
-        """Let no time pass yet: a task has something to do."""
-        self._left = _PASSES
-
-    def stir(self) -> None:
-        """Note that something is asked of the network: waits without a limit begin again."""
-        self._rest_ns = self._network.clock.now_ns + to_ns(ENDLESS_S)
-        loop = self._loop
-        if self._handle is None and self._waiting and loop is not None and not loop.is_closed():
-            self._handle = loop.call_soon(self._pass, loop)
-
-    def _pass(self, loop: asyncio.AbstractEventLoop) -> None:
-        if loop is not self._loop:
-            return
-        self._handle = None
-        self._left -= 1
-        if self._left < 0:
-            self._left = _PASSES
-            try:
-                if not self._step():
-                    return
-            except Exception as error:
-                for future in self._waiting:
-                    if not future.done():
-                        future.set_exception(error)
-                return
-        self._handle = loop.call_soon(self._pass, loop)
-
-    def _step(self) -> bool:
-        """Wake who may go on, or else let the next event happen; False: it rests."""
-        if self._wake():
-            return True
-        ends = [end_ns for future, (_, end_ns) in self._waiting.items() if not future.done()]
-        if not ends:
-            return False
-        network, limits = self._network, [end_ns for end_ns in ends if end_ns is not None]
-        limit_ns = min(limits, default=self._rest_ns)
-        if not limits and network.clock.now_ns >= limit_ns:
-            what = "tasks wait without a limit, and nothing was asked of the network"
-            _log.warning("the virtual network's time stands still: %d %s", len(ends), what)
-            return False
-        due_ns = network.next_ns
-        network.run_until(limit_ns if due_ns is None else min(due_ns, limit_ns))
-        self._wake()
-        return True
-
-    def _wake(self) -> bool:
-        now_ns, has_woken = self._network.clock.now_ns, False
-        for future, (is_so, end_ns) in self._waiting.items():
-            if not future.done() and (is_so() or (end_ns is not None and now_ns >= end_ns)):
-                future.set_result(None)
-                has_woken = True
-        return has_woken
 
 
 class _AioPeer(ABC):
@@ -166,7 +70,7 @@ class VirtualAioPublisher(PublisherPeer, _AioPeer):
         """
         self._check_open()
         process = self._process
-        is_done = await self._turns.wait_until(lambda: self._is_over or process.is_idle, ENDLESS_S)
+        is_done = await self._turns.wait_for(lambda: self._is_over or process.is_idle, ENDLESS_S)
         self._check_open()
         if not is_done:
             raise TimeoutError(f"not everything was sent within {ENDLESS_S} s")
@@ -186,7 +90,7 @@ class VirtualAioPublisher(PublisherPeer, _AioPeer):
         core = self._core
         limit = ENDLESS_S if timeout is None else timeout
         at_least("timeout", limit, 0)
-        await self._turns.wait_until(lambda: self._is_over or core.joined >= count, limit)
+        await self._turns.wait_for(lambda: self._is_over or core.joined >= count, limit)
         self._check_open()
         if core.joined < count:
             raise TimeoutError(f"{core.joined} of {count} subscribers came within {limit} s")
@@ -205,7 +109,7 @@ class VirtualAioPublisher(PublisherPeer, _AioPeer):
         try:
             if process.core is not None:
                 process.close()
-                await self._turns.wait_until(
+                await self._turns.wait_for(
                     lambda: process.core is None or process.is_complete, timeout
                 )
         finally:
@@ -283,7 +187,7 @@ class VirtualAioSubscriber(SubscriberPeer[T_co], _AioPeer):
                 self._pending, self._answer = asyncio.ensure_future(self._answer), None
                 continue
             left_s = None if end_ns is None else max(0, end_ns - clock.now_ns) / 1e9
-            if not await self._turns.wait_until(lambda: self._is_over or self._is_ready, left_s):
+            if not await self._turns.wait_for(lambda: self._is_over or self._is_ready, left_s):
                 raise TimeoutError(f"no message within {timeout} s of the network's time")
 
     def receive_nowait(self) -> Message[T_co] | None:

@@ -1,0 +1,324 @@
+"""The driver for a network in memory, whose time passes, from event to event, while calls wait."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+from p2pmsg.driver.loop import TurnDriver
+from p2pmsg.driver.peer import Peer
+from p2pmsg.driver.section import Section
+from p2pmsg.driver.verbs import Done, Verb, Wait, step
+from recovery.checks import to_ns
+from transports.own_log import own_log as _log
+
+R = TypeVar("R")
+ENDLESS_NS: Final = 60_000_000_000
+"""How long is waited, by the network's clock, where a real peer would wait without end."""
+_PASSES: Final = 4
+"""How often the loop goes through its tasks between two events of the network."""
+
+
+class _Clock(Protocol):
+    now_ns: int
+
+
+class Time(Protocol):
+    """A network's time: what happens when."""
+
+    @property
+    def clock(self) -> _Clock:
+        """What is moved from event to event."""
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next thing happens; None: nothing does."""
+
+    def at(self, time_ns: int, action: Callable[..., None], *args: Any) -> None:
+        """Let `action(*args)` happen at a time."""
+
+    def run_until(self, end_ns: int) -> None:
+        """Let happen what happens up to a time."""
+
+
+class EventDriver(TurnDriver):
+    """Gives a peer its turns when something has come, when its deadline is there, and after `wake`.
+
+    The base of both that follow. What blocks is done at once, and takes no time.
+
+    Args:
+        peer: opened, on a network in memory.
+        network: whose time passes.
+
+    """
+
+    def __init__(self, peer: Peer, network: Time) -> None:
+        super().__init__(peer)
+        self.section = Section(peer.resync)
+        self._network = network
+        self._expected_ns = self._frozen_until_ns = 0
+        self._is_turning = self._is_woken = False
+
+    def start(self) -> None:
+        """Begin."""
+        self._keep_up()
+        self.wake()
+
+    def wake(self) -> None:
+        """Have a turn taken as the next thing that happens."""
+        self._expect(self.now_ns())
+
+    def arrived(self) -> None:
+        """Take a turn, since something has come."""
+        if not self.stopping and self.now_ns() >= self._frozen_until_ns:
+            self._take_turn()
+
+    def freeze(self, until_ns: int) -> None:
+        """Take no turns until a time, as a process that is stopped."""
+        self._frozen_until_ns = max(self._frozen_until_ns, until_ns)
+        self._expect(self._frozen_until_ns)
+
+    def kill(self) -> None:
+        """End as a process that is killed: nothing is shut, and nothing goes on."""
+        self.stopping = True
+        self._waiting.clear()
+
+    def _take_turn(self) -> None:
+        self._is_turning, self._is_woken = True, False
+        try:
+            wait_ns = self.take_turn()
+        finally:
+            self._is_turning = False
+        if not self.stopping:
+            self._expect(self.now_ns() + (1 if self._is_woken else max(1, wait_ns)))
+
+    def _expect(self, due_ns: int) -> None:
+        """Have a turn taken at a time, unless an earlier one is expected."""
+        self._is_woken |= self._is_turning  # at its end it is known when
+        if self._is_turning or self.stopping:
+            return
+        if self._expected_ns <= self.now_ns() or due_ns < self._expected_ns:
+            self._expected_ns = due_ns
+            self._network.at(due_ns, self._on_time, due_ns)
+
+    def _on_time(self, due_ns: int) -> None:
+        if due_ns == self._expected_ns and not self.stopping:
+            self._expected_ns = 0
+            if self.now_ns() >= self._frozen_until_ns:
+                self._take_turn()
+            else:
+                self._expect(self._frozen_until_ns)
+
+    def _keep_up(self, value: Any = None, error: Exception | None = None) -> None:
+        """Go on with the peer's upkeep until it waits."""
+        while self._upkeep is not None and not self.stopping:
+            request = self.section.run(step, self._upkeep, value, error)
+            value = error = None
+            if isinstance(request, Wait):
+                self.add_waiter(request, partial(self._keep_up_after, request))
+                return
+            if isinstance(request, Done):
+                return
+            try:
+                value = request.call()
+            except Exception as failure:
+                error = failure
+
+    def _keep_up_after(self, wait: Wait) -> None:
+        self._keep_up(bool(self.section.run(wait.ready)))
+
+
+class VirtualDriver(EventDriver):
+    """The same for code without asyncio.
+
+    A call that waits lets the network's time pass until its wait is over, one without a limit 60 s
+    of it at most.
+    """
+
+    def run(self, verb: Verb[R]) -> R:
+        """Run a verb to its end, and let time pass where it waits.
+
+        Raises:
+            Others: what the verb raises.
+
+        """
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            while True:
+                request = self.section.run(step, verb, value, error)
+                value = error = None
+                if isinstance(request, Done):
+                    result: R = request.value
+                    return result
+                if isinstance(request, Wait):
+                    value = self._wait(request)
+                else:
+                    try:
+                        value = request.call()
+                    except Exception as failure:
+                        error = failure
+        finally:
+            verb.close()
+
+    def _wait(self, wait: Wait) -> bool:
+        """Let time pass until a wait is over; return whether it is ready."""
+        network, now_ns = self._network, self.now_ns
+        end_ns = now_ns() + ENDLESS_NS if wait.deadline_ns is None else wait.deadline_ns
+        if end_ns > now_ns():
+            self.wake()  # what the call has begun is to be sent
+        while not (is_ready := bool(self.section.run(wait.ready))):
+            if self.stopping or now_ns() >= end_ns:
+                break
+            due_ns = network.next_ns
+            network.run_until(end_ns if due_ns is None else min(due_ns, end_ns))
+        return is_ready
+
+
+class VirtualLoopDriver(EventDriver):
+    """The same for code of asyncio: other tasks go on while time passes.
+
+    Args:
+        peer: opened, on a network in memory.
+        network: whose time passes.
+        turns: let it pass.
+
+    """
+
+    def __init__(self, peer: Peer, network: Time, turns: "Turns") -> None:
+        super().__init__(peer, network)
+        self._turns = turns
+
+    async def run(self, verb: Verb[R]) -> R:
+        """Run a verb to its end; time passes, and other tasks go on, where it waits.
+
+        Raises:
+            Others: what the verb raises.
+
+        """
+        value: Any = None
+        error: BaseException | None = None
+        self._turns.hold()
+        await asyncio.sleep(0)  # tasks take turns where messages are always there
+        try:
+            while True:
+                request = self.section.run(step, verb, value, error)
+                value = error = None
+                if isinstance(request, Done):
+                    result: R = request.value
+                    return result
+                if isinstance(request, Wait):
+                    value = await self._let_pass(request)
+                else:
+                    try:
+                        value = request.call()
+                    except Exception as failure:
+                        error = failure
+        finally:
+            verb.close()
+
+    async def _let_pass(self, wait: Wait) -> bool:
+        self.wake()
+
+        def is_over() -> bool:
+            return self.stopping or bool(self.section.run(wait.ready))
+
+        await self._turns.wait_until(is_over, wait.deadline_ns)
+        return bool(self.section.run(wait.ready))
+
+
+class Turns:
+    """Lets a network's time pass while tasks wait, from event to event, other tasks in between.
+
+    The order is that of the loop's own queue, so the same seed and the same program give the same
+    run, where nothing else is awaited than the network. Waits without a limit let at most 60
+    seconds pass in which nothing is asked of the network; then they rest until something is.
+
+    Args:
+        network: whose time it is.
+
+    """
+
+    def __init__(self, network: Time) -> None:
+        self._network = network
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: dict[asyncio.Future[None], tuple[Callable[[], bool], int | None]] = {}
+        self._handle: asyncio.Handle | None = None
+        self._rest_ns = self._left = 0
+
+    async def wait_until(self, is_so: Callable[[], bool], end_ns: int | None) -> bool:
+        """Wait until `is_so()`, or a time of the network's clock; return whether it is."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # the former one has ended
+            self._loop, self._waiting, self._handle = loop, {}, None
+        clock = self._network.clock
+        is_over = False
+        while not is_so() and not is_over:  # another task may have been quicker
+            future: asyncio.Future[None] = loop.create_future()
+            self._waiting[future] = is_so, end_ns
+            self.stir()
+            try:
+                await future
+            finally:
+                self._waiting.pop(future, None)
+            is_over = end_ns is not None and clock.now_ns >= end_ns
+        return is_so()
+
+    async def wait_for(self, is_so: Callable[[], bool], seconds: float | None) -> bool:
+        """Do as `wait_until`, for so many seconds of the network's time. None: without end."""
+        now_ns = self._network.clock.now_ns
+        return await self.wait_until(is_so, None if seconds is None else now_ns + to_ns(seconds))
+
+    def hold(self) -> None:
+        """Let no time pass yet: a task has something to do."""
+        self._left = _PASSES
+
+    def stir(self) -> None:
+        """Note that something is asked of the network: waits without a limit begin again."""
+        self._rest_ns = self._network.clock.now_ns + ENDLESS_NS
+        loop = self._loop
+        if self._handle is None and self._waiting and loop is not None and not loop.is_closed():
+            self._handle = loop.call_soon(self._pass, loop)
+
+    def _pass(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop is not self._loop:
+            return
+        self._handle = None
+        self._left -= 1
+        if self._left < 0:
+            self._left = _PASSES
+            try:
+                if not self._step():
+                    return
+            except Exception as error:
+                for future in self._waiting:
+                    if not future.done():
+                        future.set_exception(error)
+                return
+        self._handle = loop.call_soon(self._pass, loop)
+
+    def _step(self) -> bool:
+        """Wake who may go on, or else let the next event happen; False: it rests."""
+        if self._wake():
+            return True
+        ends = [end_ns for future, (_, end_ns) in self._waiting.items() if not future.done()]
+        if not ends:
+            return False
+        network, limits = self._network, [end_ns for end_ns in ends if end_ns is not None]
+        limit_ns = min(limits, default=self._rest_ns)
+        if not limits and network.clock.now_ns >= limit_ns:
+            what = "tasks wait without a limit, and nothing was asked of the network"
+            _log.warning("the virtual network's time stands still: %d %s", len(ends), what)
+            return False
+        due_ns = network.next_ns
+        network.run_until(limit_ns if due_ns is None else min(due_ns, limit_ns))
+        self._wake()
+        return True
+
+    def _wake(self) -> bool:
+        now_ns, has_woken = self._network.clock.now_ns, False
+        for future, (is_so, end_ns) in self._waiting.items():
+            if not future.done() and (is_so() or (end_ns is not None and now_ns >= end_ns)):
+                future.set_result(None)
+                has_woken = True
+        return has_woken

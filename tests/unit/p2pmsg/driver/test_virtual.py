@@ -1,0 +1,158 @@
+"""The driver of a network in memory, with the same small peer."""
+
+import asyncio
+
+import pytest
+
+from p2pmsg.driver.virtual import ENDLESS_NS, Turns, VirtualDriver, VirtualLoopDriver
+from p2pmsg.errors import ClosedError, P2PError
+from p2pmsg.testing.network import FaultyNetwork
+from p2pmsg.testing.options import NetworkOptions
+from tests.unit.p2pmsg.driver.toy import FAR_NS, LetterBox
+
+S = 10**9
+
+
+@pytest.fixture
+def network():
+    return FaultyNetwork(NetworkOptions(), None)
+
+
+def opened(network, make=VirtualDriver, *more):
+    peer = LetterBox()
+    peer.now_ns = lambda: network.clock.now_ns
+    driver = make(peer, network, *more)
+    driver.start()
+    return driver
+
+
+@pytest.fixture
+def driver(network):
+    made = opened(network)
+    yield made
+    made.stop()
+
+
+def bring(driver, letter):
+    driver.peer.far.send(letter)
+    driver.arrived()
+
+
+def after(driver, seconds, action, *arguments):
+    driver._network.after(seconds, action, *arguments)
+
+
+def test_a_call_lets_time_pass_until_it_has_what_it_waits_for(network, driver):
+    began_ns = network.clock.now_ns
+    after(driver, 1.5, bring, driver, b"a")
+    assert driver.run(driver.peer.receive(2.0)) == b"a"
+    assert network.clock.now_ns == began_ns + 3 * S // 2
+
+
+def test_a_call_that_need_not_wait_takes_no_time(network, driver):
+    bring(driver, b"a")
+    began_ns = network.clock.now_ns
+    assert driver.run(driver.peer.receive()) == b"a"
+    with pytest.raises(TimeoutError):
+        driver.run(driver.peer.receive(0.0))
+    assert network.clock.now_ns == began_ns
+
+
+def test_a_call_ends_at_its_deadline_or_after_a_minute(network, driver):
+    began_ns = network.clock.now_ns
+    with pytest.raises(TimeoutError):
+        driver.run(driver.peer.receive(0.25))
+    assert network.clock.now_ns == began_ns + S // 4
+    with pytest.raises(TimeoutError):
+        driver.run(driver.peer.receive())
+    assert network.clock.now_ns == began_ns + S // 4 + ENDLESS_NS
+
+
+def test_turns_come_at_the_deadline_and_after_wake(network, driver):
+    network.run_until(network.clock.now_ns)
+    assert driver.peer.turns == 1
+    network.run_until(network.clock.now_ns + 2 * FAR_NS)
+    assert driver.peer.turns == 3
+    driver.wake()
+    driver.wake()
+    network.run_until(network.clock.now_ns)
+    assert driver.peer.turns == 4
+
+
+def test_upkeep_goes_on_next_to_the_turns(network, driver):
+    driver.peer.to_keep.extend([b"1", b"22"])
+    driver.wake()
+    network.run_until(network.clock.now_ns + 10)
+    assert driver.peer.kept == 3
+
+
+def test_what_blocks_is_done_at_once_and_may_raise(network, driver):
+    assert driver.run(driver.peer.read_disk(lambda: 7)) == 7
+    with pytest.raises(OSError, match="disk"):
+        driver.run(driver.peer.read_disk(lambda: exec("raise OSError('disk')")))
+
+
+def test_a_refusal_leaves_the_engine_as_it_was(driver):
+    with pytest.raises(P2PError):
+        driver.run(driver.peer.refuse())
+    driver.run(driver.peer.read_disk(lambda: 7))
+    assert driver.peer.resyncs == 0
+
+
+def test_after_an_exception_the_engine_is_put_right(network, driver):
+    driver.peer.fails.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        bring(driver, b"a")
+    assert driver.run(driver.peer.receive(1.0)) == b"a"
+    assert driver.peer.resyncs == 1
+
+
+def test_a_frozen_process_takes_no_turns(network, driver):
+    driver.freeze(network.clock.now_ns + S)
+    began_ns = network.clock.now_ns
+    bring(driver, b"a")
+    assert not driver.peer.letters
+    assert driver.run(driver.peer.receive(5.0)) == b"a"
+    assert network.clock.now_ns == began_ns + S
+
+
+def test_stopping_it_ends_calls_and_killing_it_shuts_nothing(network):
+    stopped, killed = opened(network), opened(network)
+    after(stopped, 1.0, stopped.stop)
+    with pytest.raises(ClosedError):
+        stopped.run(stopped.peer.receive())
+    killed.kill()
+    turns = killed.peer.turns
+    network.run_until(network.clock.now_ns + 3 * FAR_NS)
+    assert not killed.peer.closed
+    assert killed.peer.turns == turns
+    killed.peer.shut()
+
+
+def test_tasks_take_turns_while_time_passes(network):
+    async def main():
+        turns = Turns(network)
+        driver = opened(network, VirtualLoopDriver, turns)
+        took = []
+
+        async def take():
+            took.append(await driver.run(driver.peer.receive()))
+
+        tasks = [asyncio.create_task(take()) for _ in range(2)]
+        for at, letter in enumerate((b"a", b"b")):
+            after(driver, 1.0 + at, bring, driver, letter)
+        await asyncio.gather(*tasks)
+        assert took == [b"a", b"b"]
+        with pytest.raises(TimeoutError):
+            await driver.run(driver.peer.receive(3.0))
+        waiting = asyncio.create_task(take())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        bring(driver, b"c")
+        await take()  # it lost nothing
+        driver.stop()
+        return took[-1]
+
+    began_ns = network.clock.now_ns
+    assert asyncio.run(main()) == b"c"
+    assert network.clock.now_ns >= began_ns + 5 * S
