@@ -46,8 +46,11 @@ class TurnDriver:
     Attributes:
         section: what guards the engine: for this thread only.
         stopping: whether `stop` was called.
+        may_wait: whether calls that are not awaited may wait all the same.
 
     """
+
+    may_wait = False
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -114,6 +117,17 @@ class TurnDriver:
         """Have `go_on` called by `notify` when `wait` is over, and a turn taken before that."""
         self._waiting.append(_Waiter(wait, go_on))
         self.wake()
+
+    def step_upkeep(
+        self, verb: Verb[None], value: Any, error: BaseException | None, begin: Callable[..., Any]
+    ) -> Wait | Blocking | Done:
+        """Go on with upkeep; where it fails, `begin` gets the next one after a rest."""
+        try:
+            return self.section.run(step, verb, value, error)
+        except BaseException:
+            rest = Wait(bool, self.now_ns() + _AGAIN_NS)
+            self.add_waiter(rest, lambda: begin(self.peer.upkeep()))
+            raise
 
     def is_over(self, wait: Wait) -> bool:
         """Whether the deadline of `wait` has passed."""
@@ -276,7 +290,7 @@ class LoopDriver(TurnDriver):
         """Go on with the peer's upkeep until it waits, without a task of its own."""
         if self.stopping:
             return
-        request = self.section.run(step, verb, value, error)
+        request = self.step_upkeep(verb, value, error, self._keep_up)
         if isinstance(request, Wait):
             ready = request.ready
             self.add_waiter(request, lambda: self._keep_up(verb, bool(self.section.run(ready))))
@@ -484,7 +498,7 @@ class ManualDriver(TurnDriver):
 
     def _keep_up(self, verb: Verb[None], value: Any = None, error: Any = None) -> None:
         while not self.stopping:
-            request = self.section.run(step, verb, value, error)
+            request = self.step_upkeep(verb, value, error, self._keep_up)
             value = error = None
             if isinstance(request, Wait):
                 self.wait(request, lambda is_ready: self._keep_up(verb, is_ready))

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import zmq
@@ -45,8 +46,11 @@ class ThreadDriver:
     Attributes:
         section: what guards the engine.
         stopping: whether `stop` was called.
+        may_wait: whether calls that are not awaited may wait all the same.
 
     """
+
+    may_wait: Final = True
 
     def __init__(self, peer: Peer) -> None:
         check_process()
@@ -144,8 +148,10 @@ class ThreadDriver:
                     if now_ns >= wait.deadline_ns:
                         return False
                     due_ns = min(due_ns, wait.deadline_ns)
-                if self._leader not in (0, me) and now_ns < self._leads_until_ns:
-                    self._sleepers.sleep(min(_SLICE_NS, _until(wait.deadline_ns) - now_ns))
+                others_lead = self._leader not in (0, me) and now_ns < self._leads_until_ns
+                if others_lead or not wait.by_io:
+                    left_ns = min(_SLICE_NS, _until(wait.deadline_ns) - now_ns)
+                    self._sleepers.sleep(left_ns, partial(self.section.run, wait.ready))
                     continue
                 self._leader, self._leads_until_ns = me, now_ns + 2 * _SLICE_NS
                 _poll(fds, min(due_ns - now_ns, _SLICE_NS))
@@ -200,25 +206,32 @@ class ThreadDriver:
         self._is_woken = False  # last: who finds it set is seen to in the next turn
 
     def _keep_up(self) -> int:
-        """Go on with the peer's upkeep as far as it does not wait; return when it goes on."""
+        """Go on with the peer's upkeep until it waits, if it need not; return when it goes on.
+
+        Where it waits for what is there already, a turn is taken before it goes on.
+        """
         value: Any = None
         error: Exception | None = None
+        if (wait := self._upkeep_waits) is not None:
+            value = bool(self.section.run(wait.ready))
+            if not value and _now_ns() < _until(wait.deadline_ns):
+                return _until(wait.deadline_ns)
         while self._upkeep is not None and not self.stopping:
-            if (wait := self._upkeep_waits) is not None:
-                value = bool(self.section.run(wait.ready))
-                if not value and _now_ns() < _until(wait.deadline_ns):
-                    return _until(wait.deadline_ns)
             self._upkeep_waits = None
-            request = self.section.run(step, self._upkeep, value, error)
+            try:
+                request = self.section.run(step, self._upkeep, value, error)
+            except BaseException:  # its next one goes on, after a rest
+                self._upkeep = self.peer.upkeep()
+                raise
             value = error = None
             if isinstance(request, Wait):
                 self._upkeep_waits = request
-            elif isinstance(request, Blocking):
+                return 0 if self.section.run(request.ready) else _until(request.deadline_ns)
+            if isinstance(request, Blocking):
                 try:
                     value = request.call()
                 except Exception as failure:
                     error = failure
-                self._sleepers.wake()
             else:
                 self._upkeep = None
         return _until(None)
@@ -241,13 +254,14 @@ class Sleepers:
                 with suppress(RuntimeError):  # another thread has just released it
                     each.release()
 
-    def sleep(self, time_ns: int) -> None:
-        """Sleep for so long, or until `wake`."""
+    def sleep(self, time_ns: int, is_over: Callable[[], object]) -> None:
+        """Sleep for so long, or until `wake`; not at all where `is_over()` by now."""
         own = threading.Lock()
         own.acquire()
         try:
             self._asleep.add(own)
-            own.acquire(timeout=max(0, time_ns) / 1e9)
+            if not is_over():  # a `wake` before this found nobody
+                own.acquire(timeout=max(0, time_ns) / 1e9)
         finally:
             self._asleep.discard(own)
 

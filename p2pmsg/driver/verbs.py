@@ -22,6 +22,9 @@ class Wait(NamedTuple):
     one after the other, the first one first."""
     deadline_ns: int | None = None
     """When to go on all the same, of the monotonic clock. Default None: never."""
+    by_io: bool = True
+    """Whether a turn may bring it. False: another call does, or the peer's upkeep, and a thread
+    sleeps until then without taking turns; who brings it has the driver woken."""
 
 
 class Blocking(NamedTuple):

@@ -61,7 +61,8 @@ class EventDriver(TurnDriver):
 
     def start(self) -> None:
         """Begin."""
-        self._keep_up()
+        if self._upkeep is not None:
+            self._keep_up(self._upkeep)
         self.wake()
 
     def wake(self) -> None:
@@ -109,13 +110,13 @@ class EventDriver(TurnDriver):
             else:
                 self._expect(self._frozen_until_ns)
 
-    def _keep_up(self, value: Any = None, error: Exception | None = None) -> None:
+    def _keep_up(self, verb: Verb[None], value: Any = None, error: Exception | None = None) -> None:
         """Go on with the peer's upkeep until it waits."""
-        while self._upkeep is not None and not self.stopping:
-            request = self.section.run(step, self._upkeep, value, error)
+        while not self.stopping:
+            request = self.step_upkeep(verb, value, error, self._keep_up)
             value = error = None
             if isinstance(request, Wait):
-                self.add_waiter(request, partial(self._keep_up_after, request))
+                self.add_waiter(request, partial(self._keep_up_after, verb, request))
                 return
             if isinstance(request, Done):
                 return
@@ -124,8 +125,8 @@ class EventDriver(TurnDriver):
             except Exception as failure:
                 error = failure
 
-    def _keep_up_after(self, wait: Wait) -> None:
-        self._keep_up(bool(self.section.run(wait.ready)))
+    def _keep_up_after(self, verb: Verb[None], wait: Wait) -> None:
+        self._keep_up(verb, bool(self.section.run(wait.ready)))
 
 
 class VirtualDriver(EventDriver):
@@ -134,6 +135,8 @@ class VirtualDriver(EventDriver):
     A call that waits lets the network's time pass until its wait is over, one without a limit 60 s
     of it at most.
     """
+
+    may_wait = True
 
     def run(self, verb: Verb[R]) -> R:
         """Run a verb to its end, and let time pass where it waits.

@@ -1,6 +1,7 @@
 """The drivers, with a small peer: turns, calls that wait, exceptions, cancelling, the end."""
 
 import asyncio
+import contextlib
 import gc
 import select
 import threading
@@ -106,6 +107,36 @@ def test_upkeep_goes_on_next_to_the_turns(user):
         with pytest.raises(TimeoutError):
             user.call(lambda peer: peer.receive(0.01))
     assert user.box.peer.kept == 10
+
+
+def test_upkeep_that_failed_goes_on_after_a_rest(user, caplog):
+    user.box.peer.to_keep += [None, "four"]
+    user.box.driver.wake()
+    until = time.monotonic() + 30
+    while user.box.peer.kept < 4 and time.monotonic() < until:
+        with contextlib.suppress(TimeoutError, ValueError):
+            user.call(lambda peer: peer.receive(0.01))
+    assert user.box.peer.kept == 4
+
+
+def test_a_thread_that_waits_for_another_call_takes_no_turns_and_is_woken():
+    with Box() as box:
+        turns = []
+
+        def turn(now_ns):
+            turns.append(threading.current_thread())
+
+        box.peer.turn = turn
+        waiting = threading.Thread(
+            target=lambda: turns.append(box.run(box.peer.wait_for_another()))
+        )
+        waiting.start()
+        time.sleep(0.05)
+        box.driver.section.run(box.peer.letters.append, b"a")
+        box.driver.wake()
+        waiting.join(20)
+        assert True in turns
+        assert waiting not in turns
 
 
 def test_after_an_exception_inside_the_engine_is_put_right_once(user):

@@ -51,6 +51,8 @@ class LetterBox(Peer):
         while True:
             yield Wait(lambda: self.to_keep)
             letter = self.to_keep.popleft()
+            if letter is None:
+                raise ValueError("cannot be kept")
             self.kept += yield Blocking(lambda letter=letter: len(letter))
 
     def shut(self):
@@ -72,6 +74,10 @@ class LetterBox(Peer):
             if not (yield Wait(self._has_letter, deadline_ns)):
                 raise LateError("no letter")
         return self.letters.popleft()
+
+    def wait_for_another(self):
+        """Wait for what another call brings."""
+        return (yield Wait(lambda: self.letters, self.now_ns() + 30 * 10**9, by_io=False))
 
     def read_disk(self, call):
         return (yield Blocking(call))
