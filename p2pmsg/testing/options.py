@@ -15,6 +15,9 @@ def _small_frames() -> PublisherConfig:
 class NetworkOptions:
     """The circumstances of a simulation. `ConfigError` for a value out of its limits.
 
+    Partitions, cut connections and crashes are calls: `simulation.at_rate(2.0, fault)` has them at
+    random times.
+
     The defaults are a clean network: every frame arrives once, in order, within a millisecond.
     """
 
@@ -38,28 +41,6 @@ class NetworkOptions:
     bytes_per_s: float = 0.0
     """How many bytes a path between two carries a second, each way; what is sent sooner waits in
     front of it, in order. 0: any number."""
-
-    partitions_per_s: float = 0.0
-    """How often a publisher and a subscriber are cut off from one another, on average. Frames
-    between them are lost for `partition_time`, and no connection notices."""
-
-    partition_time: float = 0.3
-    """How long a partition lasts on average, in seconds."""
-
-    cuts_per_s: float = 0.0
-    """How often a connection of the data path is cut and made again, on average; every other time
-    the recovery channel is cut, too. What was on its way is lost."""
-
-    publisher_crashes_per_s: float = 0.0
-    """How often a publisher dies, on average. It comes back as a new session, or with a log in the
-    same one."""
-
-    subscriber_crashes_per_s: float = 0.0
-    """How often a subscriber dies, on average. It comes back as a new subscriber, or with a cursor
-    where it was."""
-
-    restart_delay: float = 0.2
-    """How long a process that died stays away on average, in seconds."""
 
     log: bool = False
     """Whether publishers have a local log."""

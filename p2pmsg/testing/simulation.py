@@ -62,15 +62,6 @@ class Simulation:
         self.network = FaultyNetwork(self.options, log)
         self._history = History()
         self._resynced = False
-        options = self.options
-        for rate, fault in (
-            (options.partitions_per_s, self._part),
-            (options.cuts_per_s, self._cut),
-            (options.publisher_crashes_per_s, self._crash_publisher),
-            (options.subscriber_crashes_per_s, self._crash_subscriber),
-        ):
-            if rate:
-                self.at_rate(rate, fault)
 
     @property
     def clock(self) -> ManualClock:
@@ -303,9 +294,6 @@ class Simulation:
         self.network.note(f"{publisher} and {subscriber} are parted for {seconds} s")
         self.network.part(publisher, subscriber, seconds)
 
-    def _part(self) -> None:
-        self.part(*self.some_path(), self.about(self.options.partition_time))
-
     def deafen(self, publisher: str, subscriber: str, seconds: float = math.inf) -> None:
         """Let nothing pass over the data path from `publisher` to `subscriber`, by their names.
 
@@ -319,21 +307,6 @@ class Simulation:
         """Choose a publisher, or relay, and one of its subscribers; return their names."""
         subscriber = self.network.rng.choice(self.subscribers)
         return self.network.rng.choice(subscriber.sources).name, subscriber.name
-
-    def _cut(self) -> None:
-        rng = self.network.rng
-        subscriber = rng.choice(self.subscribers)
-        subscriber.cut(rng.randrange(len(subscriber.sources)), recovery=rng.random() < 0.5)
-
-    def _crash_publisher(self) -> None:
-        publisher = self.network.rng.choice(self.publishers)
-        publisher.crash()
-        self.network.after(self.about(self.options.restart_delay), publisher.start)
-
-    def _crash_subscriber(self) -> None:
-        subscriber = self.network.rng.choice(self.subscribers)
-        subscriber.crash()
-        self.network.after(self.about(self.options.restart_delay), subscriber.revive)
 
     @property
     def _receivers(self) -> list[SimulatedSubscriber]:

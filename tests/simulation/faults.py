@@ -19,6 +19,18 @@ _JOIN_KINDS = frozenset({"WELCOME", "PROBE", "ECHO", "DATA", "JOINED", "CURSOR"}
 class Faults:
     """What happens in addition to what `NetworkOptions` has; times in seconds, on average."""
 
+    partitions_per_s: float = 0.0
+    """How often nothing passes between a publisher and a subscriber, and no connection notices."""
+    partition_time: float = 0.3
+    cuts_per_s: float = 0.0
+    """How often a connection of the data path is cut and made again; every other time the recovery
+    channel is cut, too. What was on its way is lost."""
+    publisher_crashes_per_s: float = 0.0
+    """How often a publisher dies. It comes back as a new session, or with a log in the same one."""
+    subscriber_crashes_per_s: float = 0.0
+    """How often a subscriber dies. It comes back as a new one, or with a cursor where it was."""
+    restart_delay: float = 0.2
+    """How long a process that died stays away."""
     one_way_paths_per_s: float = 0.0
     """How often the data path from a publisher to a subscriber goes dead; recovery works on."""
     one_way_time: float = 6.0
@@ -49,6 +61,20 @@ class Faults:
         """Let them happen from now on."""
         network = simulation.network
 
+        def part() -> None:
+            simulation.part(*simulation.some_path(), simulation.about(self.partition_time))
+
+        def cut() -> None:
+            subscriber = network.rng.choice(simulation.subscribers)
+            line = network.rng.randrange(len(subscriber.sources))
+            subscriber.cut(line, recovery=network.rng.random() < 0.5)
+
+        def crash_publisher() -> None:
+            self._crash(simulation, network.rng.choice(simulation.publishers))
+
+        def crash_subscriber() -> None:
+            self._crash(simulation, network.rng.choice(simulation.subscribers))
+
         def stop_reading() -> None:
             subscriber = network.rng.choice(simulation.subscribers)
             subscriber.stop_reading(simulation.about(self.read_stop_time))
@@ -70,6 +96,10 @@ class Faults:
                 publisher.rotate_keys()
 
         for rate, fault in (
+            (self.partitions_per_s, part),
+            (self.cuts_per_s, cut),
+            (self.publisher_crashes_per_s, crash_publisher),
+            (self.subscriber_crashes_per_s, crash_subscriber),
             (self.read_stops_per_s, stop_reading),
             (self.process_stops_per_s, stop_process),
             (self.one_way_paths_per_s, deafen),
@@ -82,6 +112,14 @@ class Faults:
             network.step = lambda *step: self._step_of_join(simulation, *step)
         if self.shared_loss or self.answers_loss:
             network.watchers.append(lambda link, frame: self._is_lost(simulation, link, frame))
+
+    def _crash(
+        self, simulation: Simulation, victim: SimulatedPublisher | SimulatedSubscriber
+    ) -> None:
+        """Let a process die, and come back after a while."""
+        victim.crash()
+        back = victim.start if isinstance(victim, SimulatedPublisher) else victim.revive
+        simulation.network.after(simulation.about(self.restart_delay), back)
 
     def _is_lost(self, simulation: Simulation, link: Link, frame: bytes) -> bool:
         if link.kind == "data":  # the same datagram at the same time is lost for all
@@ -112,10 +150,7 @@ class Faults:
         if isinstance(victim, SimulatedPublisher) and rng.random() < self.gone_for_good:
             victim.leave_for_good()
             return
-        victim.crash()
-        is_publisher = isinstance(victim, SimulatedPublisher)
-        back = victim.start if is_publisher else victim.revive
-        simulation.network.after(simulation.about(simulation.options.restart_delay), back)
+        self._crash(simulation, victim)
 
 
 def narrow(
