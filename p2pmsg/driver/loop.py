@@ -5,6 +5,7 @@ import threading
 import types
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Generator
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -69,6 +70,13 @@ class TurnDriver:
 
     def wake(self) -> None:
         """Have a turn taken soon."""
+
+    def must_rest(self) -> bool:
+        """Whether `rest` is to be awaited before a call that does not wait."""
+        return False
+
+    async def rest(self) -> None:
+        """Let others run."""
 
     def stop(self) -> None:
         """Shut the peer, and have all calls that wait look once more."""
@@ -187,9 +195,22 @@ class LoopDriver(TurnDriver):
         raise RuntimeError(f"{self.peer.name} was made in one event loop and is used {where}")
 
     def wake(self) -> None:
-        """Have a turn taken in the loop's next round."""
+        """Have a turn taken in the loop's next round; called by other threads, too."""
         if self._soon is None and not self.stopping and not self.loop.is_closed():
-            self._soon = self.loop.call_soon(self._take_turn)
+            if threading.get_ident() == self._thread:
+                self._soon = self.loop.call_soon(self._take_turn)
+            else:
+                with suppress(RuntimeError):  # it was closed meanwhile
+                    self.loop.call_soon_threadsafe(self.wake)
+
+    def must_rest(self) -> bool:
+        """Whether calls that never wait went on for so long that other tasks have their turn."""
+        return self.now_ns() - self._rested_ns > _SLICE_NS
+
+    async def rest(self) -> None:
+        """Let other tasks run."""
+        await asyncio.sleep(0)
+        self._rested_ns = self.now_ns()
 
     def stop(self) -> None:
         """End it; all calls that wait look once more."""
@@ -218,9 +239,8 @@ class LoopDriver(TurnDriver):
         """
         self.check_caller()
         try:
-            if (now_ns := self.now_ns()) - self._rested_ns > _SLICE_NS:
-                await asyncio.sleep(0)
-                self._rested_ns = now_ns
+            if self.must_rest():
+                await self.rest()
             value: Any = None
             error: BaseException | None = None
             while True:
@@ -376,6 +396,7 @@ class Begun(Generic[R]):
         self._is_done = False
         self._result: Any = None
         self._error: BaseException | None = None
+        self._calls: list[Callable[[Begun[R]], object]] = []
 
     def done(self) -> bool:
         """Whether it has ended."""
@@ -394,6 +415,13 @@ class Begun(Generic[R]):
             raise self._error
         result: R = self._result
         return result
+
+    def add_done_callback(self, call: Callable[["Begun[R]"], object]) -> None:
+        """Have `call(self)` called when it has ended; at once where it has."""
+        if self._is_done:
+            call(self)
+        else:
+            self._calls.append(call)
 
     def cancel(self) -> bool:
         """End it where it waits; False where it has ended already."""
@@ -417,9 +445,13 @@ class Begun(Generic[R]):
                 except Exception as failure:
                     error = failure
         except StopIteration as end:
-            self._is_done, self._result = True, end.value
+            self._result = end.value
         except BaseException as failure:
-            self._is_done, self._error = True, failure
+            self._error = failure
+        self._is_done = True
+        calls, self._calls = self._calls, []
+        for each in calls:
+            each(self)
 
 
 class ManualDriver(TurnDriver):
@@ -438,6 +470,16 @@ class ManualDriver(TurnDriver):
         """Begin; its end is the caller's."""
         if self._upkeep is not None:
             self._keep_up(self._upkeep)
+
+    def check_caller(self) -> None:
+        """Raise `RuntimeError` in another thread, and where an event loop of asyncio runs."""
+        super().check_caller()
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        what = f"{self.peer.name} was made outside of an event loop of asyncio"
+        raise RuntimeError(f"{what}: use turn() and begin(), or make it in the loop")
 
     @property
     def due_ns(self) -> int:

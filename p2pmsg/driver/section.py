@@ -96,10 +96,14 @@ class Section:
     def leave(self, error: BaseException) -> None:
         """Give the lock back after an exception, if this thread has it.
 
-        A `P2PError` or a `LateError` is a refusal, which left the engine as it was.
+        A `P2PError` or a `LateError` is a refusal, which left the engine as it was; so does who
+        must not enter. After any other one, also where it comes at the very end of the work, what
+        was taken does not get to the caller.
         """
         if isinstance(error, P2PError | LateError) and not isinstance(error, ReentrantCallError):
             self.busy = False
+        elif not isinstance(error, RuntimeError):
+            self.busy = True
         with suppress(RuntimeError):
             self.release()
 

@@ -110,6 +110,7 @@ class ThreadDriver:
         """
         value: Any = None
         error: BaseException | None = None
+        request: Any = None
         try:
             while True:
                 request = self.section.run(step, verb, value, error)
@@ -124,8 +125,11 @@ class ThreadDriver:
                         value = request.call()
                     except Exception as failure:
                         error = failure
-        finally:
+        except BaseException:
+            if isinstance(request, Done):  # what it took does not get to its caller
+                self.section.busy = True
             verb.close()
+            raise
 
     def _forget(self) -> None:
         """In a forked child: the thread and the descriptors are the parent's."""

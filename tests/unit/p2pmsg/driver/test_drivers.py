@@ -11,6 +11,7 @@ import weakref
 
 import pytest
 
+from p2pmsg.driver import threads
 from p2pmsg.errors import ClosedError, P2PError, ReentrantCallError
 from tests.unit.p2pmsg.driver.toy import AioBox, Box, LetterBox
 
@@ -309,3 +310,70 @@ def test_opening_goes_on_in_another_thread():
             assert await box.run(box.peer.receive(30)) == b"a"
 
     asyncio.run(main())
+
+
+def test_what_another_thread_wakes_takes_a_turn_soon():
+    async def main():
+        async with AioBox() as box:
+            await asyncio.sleep(0.01)
+            before = box.peer.turns
+            while box.peer.turns == before:
+                await asyncio.to_thread(box.driver.wake)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_call_that_never_waits_lets_others_run():
+    async def main():
+        async with AioBox() as box:
+            others = asyncio.create_task(asyncio.sleep(0))
+            while not others.done():
+                if box.driver.must_rest():
+                    await box.driver.rest()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_one_that_was_made_outside_of_a_loop_is_refused_inside():
+    box = AioBox()
+
+    async def main():
+        with pytest.raises(RuntimeError, match="made outside of an event loop"):
+            await box.run(box.peer.receive())
+
+    asyncio.run(main())
+    box.close_now()
+
+
+def test_a_begun_call_says_when_it_has_ended():
+    box, ended = AioBox(), []
+    begun = box.begin(box.run(box.peer.receive()))
+    begun.add_done_callback(ended.append)
+    assert not ended
+    box.peer.far.send(b"a")
+    pump(box, begun)
+    begun.add_done_callback(ended.append)
+    assert ended == [begun, begun]
+    box.close_now()
+
+
+@pytest.mark.parametrize("place", ["section", "driver"])
+def test_what_a_call_took_that_an_exception_ended_is_put_right(monkeypatch, place):
+    """It comes when the work is over, right before the caller gets the result."""
+    with Box() as box:
+        box.peer.far.send(b"a")
+
+        def interrupt(*_):
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        if place == "driver":
+            monkeypatch.setattr(threads.Done, "value", property(interrupt))
+        else:
+            release = box.driver.section.release
+            monkeypatch.setattr(box.driver.section, "release", lambda: (release(), interrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            box.run(box.peer.receive(30))
+        with pytest.raises(TimeoutError):
+            box.run(box.peer.receive(0))
+        assert box.peer.resyncs == 1
