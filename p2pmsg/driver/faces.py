@@ -11,6 +11,7 @@ from p2pmsg.driver.lifecycle import NotCopied
 from p2pmsg.driver.loop import Begun, LoopDriver, ManualDriver
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.threads import ThreadDriver
+from p2pmsg.driver.verbs import Verb
 
 R = TypeVar("R")
 HURRIED_S: Final = 0.2
@@ -45,6 +46,16 @@ class ThreadFace(NotCopied):
     def close(self, *arguments: Any, **options: Any) -> Any:
         """Close within so many seconds."""
         raise NotImplementedError
+
+    def _end(self, verb: Verb[object]) -> None:
+        """Run the peer's verb that ends its work, and shut it whatever came; where it is open."""
+        driver = self._driver
+        if not driver.stopping:
+            driver.section.run(bool)  # a call within a call is refused, and ends nothing
+            try:
+                driver.run(verb)
+            finally:
+                driver.stop()
 
     def _close_at_exit(self, left_s: float) -> None:
         self._leave(left_s if self._patience_s is None else min(left_s, self._patience_s))
@@ -127,6 +138,17 @@ class LoopFace(NotCopied):
     async def close(self, *arguments: Any, **options: Any) -> Any:
         """Close within so many seconds."""
         raise NotImplementedError
+
+    async def _end(self, verb: Verb[object]) -> None:
+        """Run the peer's verb that ends its work, and shut it whatever came; where it is open."""
+        driver = self._driver
+        if not driver.stopping:
+            driver.check_caller()
+            driver.section.run(bool)  # a call within a call is refused, and ends nothing
+            try:
+                await driver.run(verb)
+            finally:
+                driver.stop()
 
     def close_now(self) -> None:
         """Close without waiting for anybody, also where its event loop has ended."""

@@ -262,22 +262,21 @@ class LoopDriver(TurnDriver):
                 self.notify()  # the next one of those who wait for the same
 
     async def _wait(self, wait: Wait) -> bool:
-        if self.section.run(wait.ready):
-            return True
-        if self.stopping or self.is_over(wait):
-            return False
-        future: asyncio.Future[None] = self.loop.create_future()
-        waiter = _Waiter(wait, partial(self._wake_task, future))
-        self._waiting.append(waiter)
-        if wait.deadline_ns is not None:
-            self._expect(wait.deadline_ns - self.now_ns())
-        self.wake()
-        try:
-            await future
-        finally:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
-        return bool(self.section.run(wait.ready))
+        while not (is_ready := bool(self.section.run(wait.ready))):  # another may have been quicker
+            if self.stopping or self.is_over(wait):
+                break
+            future: asyncio.Future[None] = self.loop.create_future()
+            waiter = _Waiter(wait, partial(self._wake_task, future))
+            self._waiting.append(waiter)
+            if wait.deadline_ns is not None:
+                self._expect(wait.deadline_ns - self.now_ns())
+            self.wake()
+            try:
+                await future
+            finally:
+                if waiter in self._waiting:
+                    self._waiting.remove(waiter)
+        return is_ready
 
     def _wake_task(self, future: "asyncio.Future[None]") -> None:
         if not future.done() and not self.loop.is_closed():
@@ -532,11 +531,11 @@ class ManualDriver(TurnDriver):
 
     def wait(self, wait: Wait, go_on: Callable[[bool], object]) -> None:
         """Have `go_on` called with whether `wait` is ready, when that is over."""
-        if self.section.run(wait.ready) or self.stopping or self.is_over(wait):
-            go_on(bool(self.section.run(wait.ready)))
-            return
-        ready = wait.ready
-        self.add_waiter(wait, lambda: go_on(bool(self.section.run(ready))))
+        is_ready = bool(self.section.run(wait.ready))
+        if is_ready or self.stopping or self.is_over(wait):
+            go_on(is_ready)
+        else:  # when it is woken, another one may have been quicker
+            self.add_waiter(wait, lambda: self.wait(wait, go_on))
 
     def _keep_up(self, verb: Verb[None], value: Any = None, error: Any = None) -> None:
         while not self.stopping:

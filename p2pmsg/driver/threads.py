@@ -159,7 +159,8 @@ class ThreadDriver:
                     continue
                 self._leader, self._leads_until_ns = me, now_ns + 2 * _SLICE_NS
                 _poll(fds, min(due_ns - now_ns, _SLICE_NS))
-                self.section.run(self._turn_of_caller)
+                if self.section.run(self._turn_of_caller):
+                    self.wake()
                 self._sleepers.wake()
         finally:
             if self._leader == me:
@@ -171,9 +172,12 @@ class ThreadDriver:
             return True, 0, ()
         return False, self.peer.next_deadline_ns(), self.peer.fds()
 
-    def _turn_of_caller(self) -> None:
+    def _turn_of_caller(self) -> bool:
+        """Take a turn; return whether the thread is to go on with the upkeep."""
         if not self.stopping:
             self.peer.turn(_now_ns())
+        waits = self._upkeep_waits
+        return waits is not None and bool(waits.ready())
 
     # ---------------------------------------------------------------------- the thread
 

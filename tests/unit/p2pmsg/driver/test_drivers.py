@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections import deque
 
 import pytest
 
@@ -377,3 +378,52 @@ def test_what_a_call_took_that_an_exception_ended_is_put_right(monkeypatch, plac
         with pytest.raises(TimeoutError):
             box.run(box.peer.receive(0))
         assert box.peer.resyncs == 1
+
+
+def test_a_call_that_is_woken_in_vain_goes_on_waiting():
+    async def main():
+        async with AioBox() as box:
+            first = asyncio.create_task(box.run(box.peer.receive(60)))
+            await asyncio.sleep(0)
+            box.peer.letters.append(b"a")
+            box.driver.notify()  # wakes it, and another call is quicker
+            box.peer.letters.clear()
+            await asyncio.sleep(0.01)
+            box.peer.far.send(b"b")
+            assert await first == b"b"
+
+    asyncio.run(main())
+
+
+def test_upkeep_begins_again_after_an_exception(user, caplog):
+    class Failing(list):
+        def popleft(self):
+            user.box.peer.to_keep = deque(["four"])
+            raise ValueError("once")
+
+    user.box.peer.to_keep = Failing([1])
+    user.box.driver.wake()
+    until = time.monotonic() + 30
+    while not user.box.peer.kept and time.monotonic() < until:
+        with contextlib.suppress(ValueError, TimeoutError):
+            user.call(lambda peer: peer.receive(0.01))
+    assert user.box.peer.kept == 4
+
+
+def test_upkeep_goes_on_while_calls_wait():
+    with Box() as box:
+
+        def far_away():
+            while not box.peer.turns:
+                time.sleep(0.001)
+            box.peer.to_keep.append("four")
+            box.peer.far.send(b"x")
+
+        other = threading.Thread(target=far_away)
+        other.start()
+        box.run(box.peer.receive(60))
+        other.join()
+        with contextlib.suppress(TimeoutError):
+            while not box.peer.kept:
+                box.run(box.peer.receive(0.01))
+        assert box.peer.kept == 4
