@@ -228,8 +228,8 @@ class NackScheduler:
         """Record `[start, stop)` as missing once more: it had come, and gave its space away.
 
         It becomes one with the gaps that it touches. The whole starts again, and its next NACK is
-        in `RETRY_NS`, since answers for it may be on their way. Raises `ValueError` for a
-        range that is empty, overlaps a gap, or would be a gap past `GAPS_MAX`.
+        in `RETRY_NS`, since answers may be on their way, and well before it is given up. Raises
+        `ValueError` for a range that is empty, overlaps a gap, or would be a gap past `GAPS_MAX`.
         """
         low, high = self._touched(start, stop)
         if not 0 <= start < stop or low != high or len(self._gaps) >= self._gaps_max:
@@ -246,7 +246,8 @@ class NackScheduler:
             self._delete(before)
             low -= 1
         gap = Gap(start, stop, detected_ns, reason)
-        due_ns = max(now_ns + self._answer_ns(), self._quiet_until_ns)
+        wait_ns = min(self._answer_ns(), self._deadline_ns // 2)
+        due_ns = max(now_ns + wait_ns, self._quiet_until_ns)
         self._insert(low, gap, due_ns)
         self._restart_deadline(gap, now_ns)
         self.missing_count += stop - start

@@ -3,7 +3,7 @@
 from random import Random
 from unittest import mock
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from recovery import LossReason, NackScheduler, RangeSet, nack
@@ -131,6 +131,7 @@ def sequences_of(ranges) -> list[int]:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(STEP, max_size=40), st.integers(0, 99))
+@example([("add", 0, 1), ("time", 232, 0), ("fill", 0, 1), ("miss_again", 0, 1)], 0)
 def test_the_scheduler_keeps_every_sequence_as_if_it_were_alone(steps, seed):
     run = Run(seed)
     for name, first, second in steps:
