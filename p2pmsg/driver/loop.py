@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import types
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Generator
 from contextlib import suppress
 from functools import partial
@@ -13,7 +12,7 @@ import transports
 from p2pmsg.driver.lifecycle import check_process, close_in_children
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.section import Section
-from p2pmsg.driver.verbs import Blocking, Done, Verb, Wait, step
+from p2pmsg.driver.verbs import Blocking, Calling, Done, Verb, Wait, step
 from p2pmsg.errors import ClosedError
 from transports.own_log import own_log as _log
 
@@ -59,7 +58,7 @@ class TurnDriver:
         self.section = Section(peer.resync, self.check_caller)
         self.now_ns = peer.now_ns
         self.stopping = False
-        self._waiting: deque[_Waiter] = deque()
+        self._waiting: dict[_Waiter, None] = {}
         self._upkeep = peer.upkeep()
         close_in_children(self)
 
@@ -107,23 +106,29 @@ class TurnDriver:
         """
         if not self._waiting:
             return 2**63
-        now_ns, due_ns = self.now_ns(), 2**63
+        over, due_ns = self.section.run(self._waits_over, self.now_ns())
+        for each in over:
+            if self._waiting.pop(each, each) is None:
+                each.go_on()
+        return due_ns
+
+    def _waits_over(self, now_ns: int) -> tuple[list[_Waiter], int]:
+        over, due_ns = list[_Waiter](), 2**63
         looked: dict[Callable[[], object], bool] = {}
-        for each in [*self._waiting]:
+        for each in self._waiting:
             is_ready = looked.get(each.ready)
             if is_ready is None:
-                is_ready = bool(self.section.run(each.ready))
+                is_ready = bool(each.ready())
                 looked[each.ready] = False  # for those after it: they wait for the next call
             if is_ready or (each.deadline_ns is not None and now_ns >= each.deadline_ns):
-                self._waiting.remove(each)
-                each.go_on()
+                over.append(each)
             elif each.deadline_ns is not None:
                 due_ns = min(due_ns, each.deadline_ns)
-        return due_ns
+        return over, due_ns
 
     def add_waiter(self, wait: Wait, go_on: Callable[[], object]) -> None:
         """Have `go_on` called by `notify` when `wait` is over, and a turn taken before that."""
-        self._waiting.append(_Waiter(wait, go_on))
+        self._waiting[_Waiter(wait, go_on)] = None
         self.wake()
 
     def step_upkeep(
@@ -251,11 +256,16 @@ class LoopDriver(TurnDriver):
                     return result
                 if isinstance(request, Wait):
                     value = await self._wait(request)
-                else:
-                    try:
+                    continue
+                try:
+                    if isinstance(request, Calling):
+                        if self.must_rest():
+                            await self.rest()
+                        value = request.call()
+                    else:
                         value = await asyncio.shield(self._begin_blocking(request))
-                    except Exception as failure:
-                        error = failure
+                except Exception as failure:
+                    error = failure
         finally:
             verb.close()
             if self._waiting and not self.stopping:
@@ -267,15 +277,14 @@ class LoopDriver(TurnDriver):
                 break
             future: asyncio.Future[None] = self.loop.create_future()
             waiter = _Waiter(wait, partial(self._wake_task, future))
-            self._waiting.append(waiter)
+            self._waiting[waiter] = None
             if wait.deadline_ns is not None:
                 self._expect(wait.deadline_ns - self.now_ns())
             self.wake()
             try:
                 await future
             finally:
-                if waiter in self._waiting:
-                    self._waiting.remove(waiter)
+                self._waiting.pop(waiter, None)
         return is_ready
 
     def _wake_task(self, future: "asyncio.Future[None]") -> None:

@@ -4,9 +4,11 @@ import select
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
+from io import FileIO
 from typing import Any, Final, TypeVar
 
 import zmq
@@ -16,6 +18,7 @@ from p2pmsg.driver.lifecycle import check_process, close_at_exit, close_in_child
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.section import Section
 from p2pmsg.driver.verbs import Blocking, Done, Verb, Wait, step
+from p2pmsg.errors import ReentrantCallError
 from transports.own_log import own_log as _log
 from transports.platform import wake_files
 
@@ -56,17 +59,18 @@ class ThreadDriver:
         check_process()
         self.peer = peer
         self.section = Section(peer.resync)
-        self.stopping = False
+        self.stopping = self._is_shut = False
         self._upkeep = peer.upkeep()
         self._upkeep_waits: Wait | None = None
         self._thread: threading.Thread | None = None
         if peer.thread_name:
-            self._wake_read, self._wake_write = wake_files()
             self._thread = threading.Thread(target=self._run, name=peer.thread_name, daemon=True)
-        self._is_woken = self._thread is None  # nobody is to be woken
+        self._wake_read, self._wake_write = wake_files()
+        self._close_wake = weakref.finalize(self, _close, self._wake_read, self._wake_write)
+        self._is_woken = False
         self._leads_until_ns = 0
         self._leader = 0
-        self._sleepers = Sleepers()
+        self._sleepers, self._aside = Sleepers(), Sleepers()
 
     def start(self, owner: Any, close: Callable[[Any, float], object]) -> None:
         """Start the thread; `close(owner, seconds)` is called at the end of the program.
@@ -88,18 +92,19 @@ class ThreadDriver:
         if thread is not None and thread is not threading.current_thread():
             thread.join(_JOIN_S)
         self.section.run(self.peer.shut)
+        self._is_shut = True
         self._sleepers.wake()
-        if thread is not None:
-            self._wake_read.close()
-            self._wake_write.close()
+        self.wake()
+        self._close_wake()
 
     def wake(self) -> None:
-        """Have the thread take a turn now."""
+        """Have a turn taken now, by the peer's thread or the caller's that takes them."""
         if self._is_woken:
             return  # it has yet to look, and what the caller wants is seen after that
         self._is_woken = True  # should Ctrl-C come now, the thread looks within 0.25 s all the same
         with suppress(OSError, ValueError):  # closed: it has ended
             self._wake_write.write(_WAKE)  # None where it is full, and then it is awake
+        self._aside.wake()
 
     def run(self, verb: Verb[R]) -> R:
         """Run a verb to its end, and wait where it waits.
@@ -115,6 +120,8 @@ class ThreadDriver:
             while True:
                 request = self.section.run(step, verb, value, error)
                 value = error = None
+                if self._leader:  # this may have taken from ZeroMQ what its thread sleeps for
+                    self.wake()
                 if isinstance(request, Done):
                     result: R = request.value
                     return result
@@ -128,12 +135,13 @@ class ThreadDriver:
         except BaseException:
             if isinstance(request, Done):  # what it took does not get to its caller
                 self.section.busy = True
-            verb.close()
+            with suppress(ReentrantCallError):
+                self.section.run(verb.close)
             raise
 
     def _forget(self) -> None:
         """In a forked child: the thread and the descriptors are the parent's."""
-        self.stopping = True
+        self.stopping = self._is_shut = True
         self.section.renew()
         self.peer.abandon()
 
@@ -146,7 +154,7 @@ class ThreadDriver:
             while True:
                 is_ready, due_ns, fds = self.section.run(self._look, wait)
                 now_ns = _now_ns()
-                if is_ready or self.stopping:
+                if is_ready or self._is_shut:
                     return is_ready
                 if wait.deadline_ns is not None:
                     if now_ns >= wait.deadline_ns:
@@ -158,7 +166,7 @@ class ThreadDriver:
                     self._sleepers.sleep(left_ns, partial(self.section.run, wait.ready))
                     continue
                 self._leader, self._leads_until_ns = me, now_ns + 2 * _SLICE_NS
-                _poll(fds, min(due_ns - now_ns, _SLICE_NS))
+                self._poll(fds, min(due_ns - now_ns, _SLICE_NS))
                 if self.section.run(self._turn_of_caller):
                     self.wake()
                 self._sleepers.wake()
@@ -198,19 +206,36 @@ class ThreadDriver:
     def _turn(self) -> tuple[Collection[int], int]:
         if self.stopping:
             return (), 0
-        self.peer.turn(_now_ns())
+        if not self._is_led():
+            self.peer.turn(_now_ns())
         return self.peer.fds(), self.peer.next_deadline_ns()
+
+    def _is_led(self) -> bool:
+        """Whether a caller's thread takes the turns."""
+        return self._leader != 0 and _now_ns() < self._leads_until_ns
 
     def _sleep(self, fds: Collection[int], due_ns: int) -> None:
         """Sleep until something comes or is due, or until `wake`; shortly while others lead."""
-        now_ns = _now_ns()
-        if self._leader and now_ns < self._leads_until_ns:
-            fds, due_ns = (), now_ns + _ASIDE_NS
-        if self.stopping:
+        if self._is_led():
+            self._aside.sleep(min(_ASIDE_NS, due_ns - _now_ns()), lambda: self.stopping)
+        elif not self.stopping:
+            self._poll(fds, due_ns - _now_ns())
+            if self._is_led():
+                self.wake()  # it may have come meanwhile, and this been meant for it
+
+    def _poll(self, fds: Collection[int], time_ns: int) -> None:
+        """Wait until one of these is readable, or until `wake`: at most so long, and 0.25 s."""
+        poll, wakes = select.poll(), self._wake_read
+        try:
+            for fd in (wake_fd := wakes.fileno(), *fds):
+                poll.register(fd, select.POLLIN)
+            found = poll.poll(max(0.0, min(time_ns, 250_000_000)) / 1e6)
+            if (wake_fd, select.POLLIN) not in found:
+                return
+            while len(wakes.read(_WAKES_MAX) or b"") == _WAKES_MAX:
+                pass
+        except ValueError:  # it was closed meanwhile
             return
-        _poll((self._wake_read.fileno(), *fds), due_ns - now_ns)
-        while len(self._wake_read.read(_WAKES_MAX) or b"") == _WAKES_MAX:
-            pass
         self._is_woken = False  # last: who finds it set is seen to in the next turn
 
     def _keep_up(self) -> int:
@@ -278,9 +303,6 @@ def _until(deadline_ns: int | None) -> int:
     return 2**63 if deadline_ns is None else deadline_ns
 
 
-def _poll(fds: Collection[int], time_ns: int) -> None:
-    """Wait until one of these is readable, at most so long, and 0.25 s."""
-    poll = select.poll()
-    for fd in fds:
-        poll.register(fd, select.POLLIN)
-    poll.poll(max(0.0, min(time_ns, 250_000_000)) / 1e6)
+def _close(*files: FileIO) -> None:
+    for each in files:
+        each.close()

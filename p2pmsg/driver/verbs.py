@@ -38,6 +38,15 @@ class Blocking(NamedTuple):
     call: Callable[[], Any]
 
 
+class Calling(Blocking):
+    """Call what a user gave, such as a handler, without the peer's lock; as `Blocking` else.
+
+    In an event loop it is called in the loop, where users expect their code to run.
+    """
+
+    __slots__ = ()
+
+
 class Done(NamedTuple):
     """A verb has ended, and returned this."""
 

@@ -13,6 +13,7 @@ from collections import deque
 import pytest
 
 from p2pmsg.driver import threads
+from p2pmsg.driver.verbs import Calling
 from p2pmsg.errors import ClosedError, P2PError, ReentrantCallError
 from tests.unit.p2pmsg.driver.toy import AioBox, Box, LetterBox
 
@@ -242,6 +243,39 @@ def test_a_peer_that_needs_no_thread_has_none_and_is_collected():
     assert left() is None
 
 
+def test_the_thread_that_leads_sees_what_another_one_took():
+    with BoxWithoutThread() as box:
+        taken = []
+        leads = threading.Thread(target=lambda: taken.append(box.run(box.peer.receive(60))))
+        leads.start()
+        box.run(box.peer.write("a"))
+        leads.join(60)
+        assert taken == ["a"]
+
+
+def test_a_call_of_a_user_is_made_outside_of_the_section_and_where_the_verb_runs(user):
+    section, here = user.box.driver.section, threading.get_ident()
+    assert user.call(lambda peer: peer.ask(lambda: section.run(threading.get_ident))) == here
+
+
+def test_what_a_verb_has_open_is_closed_inside_when_its_call_is_interrupted():
+    with Box() as box:
+        inside = []
+
+        def interrupt():
+            raise KeyboardInterrupt
+
+        def verb():
+            try:
+                yield Calling(interrupt)
+            finally:
+                inside.append(box.driver.section.busy)
+
+        with pytest.raises(KeyboardInterrupt):
+            box.run(verb())
+        assert inside == [True]
+
+
 def test_cancelled_tasks_take_nothing():
     async def main():
         async with AioBox() as box:
@@ -362,11 +396,13 @@ def test_a_begun_call_says_when_it_has_ended():
 def test_what_a_call_took_that_an_exception_ended_is_put_right(monkeypatch, place):
     """It comes when the work is over, right before the caller gets the result."""
     with Box() as box:
-        box.peer.far.send(b"a")
+        box.run(box.peer.write(b"a"))
+        here = threading.get_ident()
 
         def interrupt(*_):
-            monkeypatch.undo()
-            raise KeyboardInterrupt
+            if threading.get_ident() == here:  # not the peer's own thread
+                monkeypatch.undo()
+                raise KeyboardInterrupt
 
         if place == "driver":
             monkeypatch.setattr(threads.Done, "value", property(interrupt))
@@ -423,7 +459,8 @@ def test_upkeep_goes_on_while_calls_wait():
         other.start()
         box.run(box.peer.receive(60))
         other.join()
-        with contextlib.suppress(TimeoutError):
-            while not box.peer.kept:
+        until = time.monotonic() + 30
+        while not box.peer.kept and time.monotonic() < until:
+            with contextlib.suppress(TimeoutError):
                 box.run(box.peer.receive(0.01))
         assert box.peer.kept == 4
