@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import transports
 from p2pmsg.peers.network import Network
 from p2pmsg.publisher.served import PYTHON_MEMORY
+from p2pmsg.testing.memory_group import MemoryGroupReceiver, MemoryGroupSender
 from p2pmsg.testing.network import FaultyNetwork
 from transports import MemoryReceiver, MemoryRecoveryClient, MemoryRecoveryServer, MemorySender
 
@@ -14,78 +15,126 @@ WALL_NS = 1_700_000_000 * 10**9
 """What the simulated wall clock shows when the manual clock shows 0."""
 
 
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=_Closes)
+
+
 class Host(Network):
-    """The `Network` of one incarnation of a simulated process.
+    """The `Network` of a simulated process, through all its incarnations.
+
+    A group's endpoint, of `udp://`, is that of the publisher's memory socket here.
 
     Args:
         network: carries the frames, and has the clock.
         name: of the process; its sockets are named after it.
-        incarnation: how often it died before.
+
+    Attributes:
+        incarnation: how often it died.
 
     """
 
     frame_memory = PYTHON_MEMORY
 
-    def __init__(self, network: FaultyNetwork, name: str, incarnation: int = 0) -> None:
+    def __init__(self, network: FaultyNetwork, name: str) -> None:
         clock = network.clock
         self.now_ns = lambda: clock.now_ns
         self.wall_ns = lambda: WALL_NS + clock.now_ns
         self.random = Random(network.rng.getrandbits(64))
+        self.incarnation = 0
         self._network = network
-        self._name = f"{name}/{incarnation}"
-        self._opened = 0
+        self._name = name
+        self._opened: list[_Closes] = []
+        self._names: list[str] = []
         self._calls: list[Callable[[], object]] = []
 
     def on_input(self, call: Callable[[], object]) -> None:
         """Have `call` called whenever something has come to one of its sockets."""
         self._calls.append(call)
 
+    def kill(self) -> None:
+        """Close all sockets, as when a process ends; another incarnation opens what is next.
+
+        What was on its way is lost.
+        """
+        for one in self._opened:
+            one.close()
+        for name in self._names:
+            self._network.receivers.pop(name, None)
+        self._opened.clear()
+        self._names.clear()
+        self._calls.clear()
+        self.incarnation += 1
+
     def sender(
         self, endpoint: transports.Endpoint, *, queue_frames: int, welcome: bytes = b"", **_: Any
     ) -> MemorySender:
         """Do as `Network.sender`."""
-        return MemorySender(
-            endpoint, network=self._network.sockets, queue_frames=queue_frames, welcome=welcome
+        sockets = self._network.sockets
+        return self._kept(
+            MemorySender(endpoint, network=sockets, queue_frames=queue_frames, welcome=welcome)
         )
 
     def recovery_server(
         self, endpoint: transports.Endpoint, *, queue_frames: int, **_: Any
     ) -> MemoryRecoveryServer:
-        """Do as `Network.recovery_server`."""
+        """Do as `Network.recovery_server`; each incarnation has another place, as by port 0."""
         made = MemoryRecoveryServer(
-            endpoint, network=self._network.sockets, queue_frames=queue_frames
+            f"{endpoint}.{self.incarnation}",
+            network=self._network.sockets,
+            queue_frames=queue_frames,
         )
-        self._network.receivers[made.endpoint] = self._arrived
-        return made
+        return self._kept(made, made.endpoint)
 
     def receiver(
         self, endpoint: transports.Endpoint, *, queue_frames: int, **_: Any
     ) -> MemoryReceiver:
         """Do as `Network.receiver`."""
-        return MemoryReceiver(
-            endpoint,
-            network=self._network.sockets,
-            queue_frames=queue_frames,
-            name=self._next_name(),
+        name, sockets = self._next_name(), self._network.sockets
+        return self._kept(
+            MemoryReceiver(endpoint, network=sockets, queue_frames=queue_frames, name=name), name
         )
 
     def recovery_client(
         self, endpoint: transports.Endpoint, *, queue_frames: int, **_: Any
     ) -> MemoryRecoveryClient:
         """Do as `Network.recovery_client`."""
-        return MemoryRecoveryClient(
-            endpoint,
-            network=self._network.sockets,
-            queue_frames=queue_frames,
-            name=self._next_name(),
+        name, sockets = self._next_name(), self._network.sockets
+        return self._kept(
+            MemoryRecoveryClient(endpoint, network=sockets, queue_frames=queue_frames, name=name),
+            name,
         )
 
-    def _next_name(self) -> str:
-        name = f"{self._name}/{self._opened}"
-        self._opened += 1
-        self._network.receivers[name] = self._arrived
-        return name
+    def group_sender(self, endpoint: transports.Endpoint) -> MemoryGroupSender:
+        """Do as `Network.group_sender`."""
+        place = self._network.groups[str(endpoint)]
+        made = MemoryGroupSender(self._network, place, 1 + self.incarnation)
+        return self._kept(made, made.answers)
 
-    def _arrived(self) -> None:
+    def group_receiver(
+        self, endpoint: transports.Endpoint, *, buffer_bytes: int
+    ) -> MemoryGroupReceiver:
+        """Do as `Network.group_receiver`."""
+        made = MemoryGroupReceiver(
+            self._network,
+            self._network.groups[str(endpoint)],
+            self._next_name(),
+            buffer_bytes=buffer_bytes,
+        )
+        return self._kept(made, *made.names)
+
+    def _next_name(self) -> str:
+        return f"{self._name}/{self.incarnation}/{len(self._opened)}"
+
+    def _kept(self, made: S, *names: str) -> S:
+        self._opened.append(made)
+        for name in names:
+            self._network.receivers[name] = self._on_input
+            self._names.append(name)
+        return made
+
+    def _on_input(self) -> None:
         for call in self._calls:
             call()

@@ -9,21 +9,25 @@ import math
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from random import Random
 from typing import Any
 
 from p2pmsg.multicast.run import is_sealed
+from p2pmsg.multicast.seal import OpeningKey, Secret, key_id
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.options import NetworkOptions
-from p2pmsg.wire import Kind
+from p2pmsg.wire import FrameError, Kind
 from recovery.checks import to_ns
 from transports import MemoryNetwork
 from transports.memory import Link
 
 MS = 1_000_000
 _SEAL_HEADER_BYTES = 16
+_PORT_BYTES = 4
+"""What follows each datagram; see `memory_group`."""
 _REORDERING_S = 0.01
 """How much longer a frame takes at most that others may overtake."""
 
@@ -41,6 +45,8 @@ class FaultyNetwork:
             after its receiver has worked on it; None after `heal`.
         watchers: called with the link and the bytes of each frame that is not lost otherwise; it
             is lost where one returns True. `heal` ends them.
+        groups: the endpoints in memory of `udp://` groups.
+        secrets: return with which keys publishers seal, so that kinds of frames are known.
         sent: frames put on the way, by kind.
         lost: frames that did not arrive.
         answered_bytes: what was sent to strangers, or to all because of them.
@@ -59,7 +65,10 @@ class FaultyNetwork:
         self.lost = 0
         self.answered_bytes = 0
         self._log = log
-        self.sealed_kinds: dict[bytes, str] = {}
+        self.groups: dict[str, str] = {}
+        self.secrets: list[Callable[[], Secret]] = []
+        self._sealed_kinds: dict[bytes, str] = {}
+        self._opening: dict[bytes, OpeningKey] = {}
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._serial = 0
         self._latest: dict[Link, int] = {}
@@ -186,13 +195,22 @@ class FaultyNetwork:
 
     def kind_of(self, frame: bytes) -> str:
         """Return the name of a frame's kind; of one that a receiver has sealed, `SEALED`."""
-        if is_sealed(frame):
-            return self.sealed_kinds.get(frame[:_SEAL_HEADER_BYTES], "SEALED")
-        return kind_of(frame)
+        if not is_sealed(frame):
+            return kind_of(frame)
+        header = frame[:_SEAL_HEADER_BYTES]
+        if (kind := self._sealed_kinds.get(header)) is None:
+            kind = self._sealed_kinds[header] = self._kind_of_sealed(frame[:-_PORT_BYTES])
+        return kind
 
-    def on_sealed(self, frame: bytes, made: bytes) -> None:
-        """Remember which kind of frame is in a datagram."""
-        self.sealed_kinds[made[:_SEAL_HEADER_BYTES]] = kind_of(frame)
+    def _kind_of_sealed(self, datagram: bytes) -> str:
+        key = key_id(datagram) or b""
+        if key not in self._opening:
+            secrets = (secret() for secret in self.secrets)
+            self._opening |= {one.id: OpeningKey(one, 0) for one in secrets}
+        with suppress(FrameError):
+            if (opening := self._opening.get(key)) is not None:
+                return kind_of(opening.open(datagram))
+        return "SEALED"
 
     def _is_parted(self, link: Link) -> bool:
         if not (self._partitions or self._one_way):

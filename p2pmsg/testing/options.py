@@ -77,9 +77,6 @@ class NetworkOptions:
     Datagrams are `open`, `sealed` with the group's key, or `signed` by their publisher, too.
     Default: connections."""
 
-    buffer_datagrams: int = 4096
-    """In a multicast, how many datagrams a receive buffer holds; more are lost silently."""
-
     publisher: PublisherConfig = field(default_factory=_small_frames)
     """Settings of publishers and relays, among them the bounds of queues and of the replay buffer.
     Default: frames of 1 KiB, so that few messages make several frames."""
@@ -89,5 +86,5 @@ class NetworkOptions:
 
     def __post_init__(self) -> None:
         shares = dict.fromkeys(("loss", "duplication", "reordering", "system_crashes"), (0, 1))
-        check_fields(self, **shares, topics=1, buffer_datagrams=1, heartbeats_per_s=0.001)
+        check_fields(self, **shares, topics=1, heartbeats_per_s=0.001)
         at_least("delay", self.delay[1], self.delay[0])

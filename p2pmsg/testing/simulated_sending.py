@@ -106,7 +106,7 @@ class ServingSide:
         self._sending: QueueSending | GroupSending
         if network.options.multicast and isinstance(core, PublisherCore):
             self._sending = self.group = GroupSending(core, endpoint, network)
-            network.receivers[self.group.answers] = pump
+            network.receivers[self.group.socket.answers] = pump
         else:
             self._sending = QueueSending(core, endpoint, config, network)
         network.receivers[recovery] = pump

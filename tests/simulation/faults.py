@@ -7,7 +7,12 @@ import zlib
 from dataclasses import dataclass, fields
 from typing import Any
 
-from p2pmsg.config import MulticastPublisherConfig, PublisherConfig, SubscriberConfig
+from p2pmsg.config import (
+    MulticastPublisherConfig,
+    MulticastSubscriberConfig,
+    PublisherConfig,
+    SubscriberConfig,
+)
 from p2pmsg.testing import NetworkOptions, SimulatedPublisher, SimulatedSubscriber, Simulation
 from p2pmsg.testing.network import name_of
 from transports.memory import Link
@@ -173,10 +178,13 @@ def narrow(
     network.after(seconds, end)
 
 
-def simulate(seed: int, *, parity: int = 0, **options: Any) -> Simulation:
+def simulate(
+    seed: int, *, parity: int = 0, buffer_bytes: int = 2**24, **options: Any
+) -> Simulation:
     """Return a simulation; `options` are fields of `NetworkOptions`, of its configs, of `Faults`.
 
-    With `parity` so many datagrams of parity follow four of data.
+    With `parity` so many datagrams of parity follow four of data; receive buffers of a multicast
+    have `buffer_bytes`.
     """
 
     publisher, subscriber = _of(PublisherConfig, options), _of(SubscriberConfig, options)
@@ -187,6 +195,7 @@ def simulate(seed: int, *, parity: int = 0, **options: Any) -> Simulation:
     assert options.keys() == known, options.keys() - known
     if parity:
         publisher["multicast"] = MulticastPublisherConfig(fec_data=4, fec_parity=parity)
+    subscriber["multicast"] = MulticastSubscriberConfig(buffer_bytes=buffer_bytes)
     network = NetworkOptions(
         seed=seed,
         publisher=PublisherConfig(**{"frame_bytes": 1024, **publisher}),

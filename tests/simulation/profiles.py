@@ -109,7 +109,7 @@ SEALED = {"multicast": "sealed", "rotations_per_s": 20}
 LOGGED = {"log": True, "publisher_crashes_per_s": 5, "restart_delay": 0.05, "loss": 0.05}
 RESUMED = {"cursor": True, "subscriber_crashes_per_s": 8, "restart_delay": 0.05, "loss": 0.05}
 SMALL = {**TIGHT, "bytes_max": 1500, "replay_bytes": 20_000}
-STOPPED = {"process_stops_per_s": 8, "process_stop_time": 0.1, "buffer_datagrams": 6}
+STOPPED = {"process_stops_per_s": 8, "process_stop_time": 0.1, "buffer_bytes": 4096}
 MULTICAST = {
     "clean": Profile(GROUP),
     "5 % lost": Profile({**GROUP, "loss": 0.05}),
