@@ -185,6 +185,9 @@ class RecoveryClient(ConnectingSocket, Protocol):
     def receive(self) -> bytes | None:
         """Return the next reply, or None where there is none yet."""
 
+    def end_learning(self) -> None:
+        """End what `reconnect(learn=True)` began, and keep what was learned."""
+
 
 class GroupSocket(Protocol):
     """What both ends of a multicast have; of UDP, but in memory."""

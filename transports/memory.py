@@ -254,6 +254,9 @@ class MemoryClient(MemorySocket, ABC):
         """Return `now_ns` while a frame is on its way to it, as if it came byte by byte."""
         return now_ns if self.is_receiving else None
 
+    def end_learning(self) -> None:
+        """Do nothing: nothing is learned."""
+
     def was_ended_here(self) -> bool:
         """Return False: nothing ends a connection here but who calls `disconnect`."""
         return False

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import transports
 from p2pmsg.driver.lifecycle import zmq_context
 from p2pmsg.publisher.served import FrameMemory
+from transports.udp import RECEIVE_BUFFER_BYTES
 
 if TYPE_CHECKING:
     from transports.curve import CurveClient, CurveServer
@@ -72,10 +73,11 @@ class Network:
         frame_bytes_max: int,
         busy_wait_us: float = transports.BUSY_WAIT_US,
         curve: "CurveClient | None" = None,
+        follows: bool = True,
     ) -> transports.DataReceiver:
         """Make a subscriber's end of the data channel, not connected yet.
 
-        Its connection is followed; see `transports.ZmqReceiver`, `watch_end`.
+        Its connection is followed, unless not `follows`; see `transports.ZmqReceiver`, `watch_end`.
         """
         made = transports.ZmqReceiver(
             endpoint,
@@ -85,7 +87,8 @@ class Network:
             busy_wait_us=busy_wait_us,
             curve=curve,
         )
-        made.watch_end()
+        if follows:
+            made.watch_end()
         return made
 
     def recovery_client(
@@ -113,7 +116,7 @@ class Network:
         return transports.UdpSender(endpoint)
 
     def group_receiver(
-        self, endpoint: transports.Endpoint, *, buffer_bytes: int
+        self, endpoint: transports.Endpoint, *, buffer_bytes: int = RECEIVE_BUFFER_BYTES
     ) -> transports.GroupReceiver:
         """Open a subscriber's socket of a multicast, not connected yet."""
         return transports.UdpReceiver(endpoint, buffer_bytes=buffer_bytes)

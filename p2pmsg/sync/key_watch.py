@@ -3,14 +3,13 @@
 from collections.abc import Iterable
 from typing import Final
 
-import transports
 from p2pmsg.errors import AccessDeniedError, AuthenticationError
+from transports.base import ConnectingSocket
 from transports.own_log import own_log as _log
 
 EVERY_NS: Final = 50_000_000
 """How often they are checked."""
 _DENIED_MAX: Final = 64
-Connecting = transports.ZmqReceiver | transports.ZmqRecoveryClient
 
 
 class KeyWatch:
@@ -28,7 +27,7 @@ class KeyWatch:
         self._logged: dict[str, str] = {}
         self._due_ns = 0
 
-    def check(self, clients: Iterable[Connecting], now_ns: int) -> None:
+    def check(self, clients: Iterable[ConnectingSocket], now_ns: int) -> None:
         """Check the handshakes, and make connections again that were refused, when that is due."""
         if now_ns < self._due_ns:
             return

@@ -10,6 +10,7 @@ from p2pmsg.publisher.served import PYTHON_MEMORY
 from p2pmsg.testing.memory_group import MemoryGroupReceiver, MemoryGroupSender
 from p2pmsg.testing.network import FaultyNetwork
 from transports import MemoryReceiver, MemoryRecoveryClient, MemoryRecoveryServer, MemorySender
+from transports.udp import RECEIVE_BUFFER_BYTES
 
 WALL_NS = 1_700_000_000 * 10**9
 """What the simulated wall clock shows when the manual clock shows 0."""
@@ -114,7 +115,7 @@ class Host(Network):
         return self._kept(made, made.answers)
 
     def group_receiver(
-        self, endpoint: transports.Endpoint, *, buffer_bytes: int
+        self, endpoint: transports.Endpoint, *, buffer_bytes: int = RECEIVE_BUFFER_BYTES
     ) -> MemoryGroupReceiver:
         """Do as `Network.group_receiver`."""
         made = MemoryGroupReceiver(

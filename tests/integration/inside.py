@@ -106,11 +106,6 @@ def subscriber_of(collector):
     return exact_of(collector)._subscriber
 
 
-def found_of(reader):
-    """Return what a range reader found at its endpoint where no peer answered."""
-    return reader._channel.found
-
-
 def is_watched(peer):
     """Say whether a subscriber or relay still looks who is where nobody has answered."""
     names = ("_receiving", "_driver", "_io")

@@ -31,8 +31,7 @@ import asyncio, signal, sys, time
 import p2pmsg, p2pmsg.metrics
 from p2pmsg import aio
 from p2pmsg.aio import metrics
-from p2pmsg.reader import RangeReader
-from p2pmsg.reader.heads_watch import HeadsWatch
+from p2pmsg.reader import HeadsWatch, RangeReader
 from p2pmsg.statsd import Collector
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """

@@ -11,8 +11,9 @@ from p2pmsg.message import Origin
 from p2pmsg.reader import RangeReader
 from p2pmsg.testing.proxy import TcpProxy
 from tests.endpoints import free_port, lasting_endpoint
-from tests.integration.peers import LOOPBACK, eventually, take
+from tests.integration.peers import LOOPBACK, ROOT, eventually, take
 from tests.integration.test_udp_multicast import GROUP
+from tests.unit.p2pmsg.interrupts import interrupt_at
 
 
 @pytest.fixture
@@ -190,6 +191,26 @@ def test_closing_twice_and_using_it_afterwards(publisher):
     for use in (reader.heads, lambda: reader.fetch("t", 0, 1), lambda: next(items)):
         with pytest.raises(p2pmsg.ClosedError):
             use()
+
+
+@pytest.mark.rounds(20, 1500)
+def test_ctrl_c_anywhere_neither_loses_nor_doubles(publisher, reader, rounds):
+    for start in range(0, 3000, 500):
+        publisher.publish_many("t", list(range(start, start + 500)))
+        publisher.flush()
+    ours = str(ROOT / "p2pmsg")
+
+    for step in range(0, 1500, 1500 // rounds):
+        items = reader.fetch("t", 0, 3000, timeout=60.0)
+        found = []
+
+        def read(items=items, found=found):
+            for item in items:
+                found.extend(item.values)
+
+        struck = interrupt_at(step, read, lambda code: code.co_filename.startswith(ours))
+        read()
+        assert found == list(range(3000)), struck
 
 
 @pytest.mark.parametrize(

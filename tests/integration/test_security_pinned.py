@@ -8,8 +8,7 @@ from p2pmsg import Puller, Requester, Subscriber
 from p2pmsg.bridge import Bridge
 from p2pmsg.errors import ConfigError
 from p2pmsg.queue.admin import LiveBox
-from p2pmsg.reader.heads_watch import HeadsWatch
-from p2pmsg.reader.reader import RangeReader
+from p2pmsg.reader import HeadsWatch, RangeReader
 
 PLACE = f"tcp://127.0.0.1:1?key={'A' * 43}"
 OPEN = "tcp://127.0.0.1:1"

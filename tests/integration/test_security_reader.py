@@ -4,8 +4,7 @@ import pytest
 
 from p2pmsg import Publisher, Relay
 from p2pmsg.errors import AccessDeniedError, AuthenticationError, ConfigError
-from p2pmsg.reader.heads_watch import HeadsWatch
-from p2pmsg.reader.reader import RangeReader
+from p2pmsg.reader import HeadsWatch, RangeReader
 from tests.integration.secure import rewrite
 from tests.integration.test_security import healed
 from tests.unit.transports.sockets import eventually

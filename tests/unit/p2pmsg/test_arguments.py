@@ -26,6 +26,7 @@ from p2pmsg import (
 )
 from p2pmsg import log as logs
 from p2pmsg.aio import metrics as aio_metrics
+from p2pmsg.aio import reader as aio_reader
 from p2pmsg.errors import P2PError
 
 BIND, PEER = "tcp://127.0.0.1:0", "tcp://127.0.0.1:9"
@@ -54,6 +55,8 @@ CASES = {
     "MoldPublisher": (moldudp64.MoldPublisher, ["mold://239.1.2.3:5555"], {"session": "S"}),
     "Client": (metrics.Client, ["udp://127.0.0.1:9"], {}),
     "aio.Client": (aio_metrics.Client, [PEER], {}),
+    "aio.HeadsWatch": (aio_reader.HeadsWatch, [[PEER]], {}),
+    "aio.RangeReader": (aio_reader.RangeReader, [PEER], {}),
     "ExactTotals": (metrics.ExactTotals, [], {}),
     "Collector": (statsd.Collector, ["udp://127.0.0.1:0"], {}),
     "AggregateConfig": (statsd.AggregateConfig, [], {}),

@@ -6,7 +6,6 @@
                                         └─ silent, and a later one of its name is there ─▶ that one
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -127,20 +126,24 @@ class RelayList:
         self._page = 0
         self._due_ns = 0
 
-    def begin(self) -> None:
+    @property
+    def due_ns(self) -> int:
+        """When there is something to ask for."""
+        return 2**63 if self.is_complete else self._due_ns
+
+    def begin(self, *, now_ns: int) -> None:
         """Ask for it again, and soon."""
         self.is_complete, self._page = False, 0
-        self._due_ns = min(self._due_ns, time.monotonic_ns() + _ASK_NS // 4)
+        self._due_ns = min(self._due_ns, now_ns + _ASK_NS // 4)
 
-    def request(self) -> bytes | None:
+    def request(self, *, now_ns: int) -> bytes | None:
         """Return what is to be sent now, or None."""
-        now_ns = time.monotonic_ns()
-        if self.is_complete or now_ns < self._due_ns:
+        if now_ns < self.due_ns:
             return None
         self._due_ns = now_ns + _ASK_NS
         return wire.control_frame(Kind.SESSIONS_REQUEST, self.relay, sequence=self._page)
 
-    def take(self, frame: Frame) -> None:
+    def take(self, frame: Frame, *, now_ns: int) -> None:
         """Take a SESSIONS frame; raises `FrameError`."""
         if frame.session != self.relay:
             raise FrameError("session")
@@ -154,4 +157,4 @@ class RelayList:
         self._page, self._due_ns = body.following, 0
         if not self._page:
             self.sessions, self.is_complete, self.is_known = self._found, True, True
-            self._due_ns = time.monotonic_ns() + _ASK_NS
+            self._due_ns = now_ns + _ASK_NS

@@ -1,6 +1,6 @@
 """Which of a group's publishers a range reader asks."""
 
-from p2pmsg.reader.sessions import GONE_NS, MEMBERS_MAX, GroupMembers, Presence
+from p2pmsg.ranges.sessions import GONE_NS, MEMBERS_MAX, GroupMembers, Presence
 from transports import parse_endpoint
 
 S = 1_000_000_000

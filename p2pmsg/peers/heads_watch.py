@@ -1,0 +1,330 @@
+"""Following the heads of many publishers and relays."""
+
+import selectors
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import transports
+from p2pmsg.checks import checked, shown
+from p2pmsg.driver.lifecycle import INHERITED, check_process
+from p2pmsg.driver.peer import Peer
+from p2pmsg.driver.verbs import Verb, Wait
+from p2pmsg.errors import AccessDeniedError, ClosedError, ConfigError, SecurityError
+from p2pmsg.peers.network import MACHINE, Network
+from p2pmsg.peers.range_channel import RangeChannel
+from p2pmsg.ranges.heads import Heads, check_patterns
+from p2pmsg.ranges.place import MS
+from p2pmsg.ranges.place_heads import PlaceHeads
+from p2pmsg.security.use import curve_client
+from p2pmsg.sync.settings import check_endpoints
+from recovery.checks import to_ns
+from transports.own_log import own_log as _log
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
+
+R = TypeVar("R")
+_ASKS_A_SECOND: Final = 1000
+"""All publishers together are asked so often at most: a tenth of a core."""
+_QUIET_ASKS_A_SECOND: Final = 200
+"""And those who have nothing new: heartbeats report them anyway."""
+_CEILING_NS: Final = 1000 * MS
+_AGAIN_NS: Final = 250 * MS
+"""How long it rests where a socket could not be made."""
+
+
+class _Followed:
+    """One endpoint: what is known of it, its sockets, and which of them the selector has."""
+
+    __slots__ = ("channel", "fds", "heads")
+
+    def __init__(self, heads: PlaceHeads, channel: RangeChannel) -> None:
+        self.heads, self.channel = heads, channel
+        self.fds: tuple[int, ...] = ()
+
+
+class HeadsWatchPeer(Peer):
+    """Many places; a selector says to which of them something has come.
+
+    Attributes:
+        version: counts how often anything changed of what its methods return.
+
+    """
+
+    thread_name = "p2pmsg-heads"
+    name = "the heads watch"
+
+    def __init__(
+        self,
+        endpoints: Iterable[str],
+        topics: list[str] | None,
+        refresh_ns: int,
+        security: "Security | None",
+        network: Network = MACHINE,
+    ) -> None:
+        self.now_ns = network.now_ns
+        self._network = network
+        self._security = security
+        self._topics = topics
+        self._refresh_ns = refresh_ns
+        self._closed_why: str | None = None
+        self._followed: dict[str, _Followed] = {}
+        self._due_ns = 0
+        self.version = 0
+        self.follow(endpoints)
+        check_process()
+        self._selector = selectors.DefaultSelector()
+        self._fds = frozenset({self._selector.fileno()})
+
+    # ------------------------------------------------------------------ for the driver
+
+    def turn(self, now_ns: int) -> None:
+        """Ask those who are due, and take what has come."""
+        try:
+            self._renew(now_ns)
+            self._step(now_ns)
+        except transports.ClosedError:
+            raise
+        except (transports.TransportError, SecurityError) as error:  # no descriptor, mostly
+            _log.warning("it is tried again: %s", error)
+            self._due_ns = now_ns + _AGAIN_NS
+
+    def fds(self) -> frozenset[int]:
+        """Return the selector's."""
+        return self._fds
+
+    def next_deadline_ns(self) -> int:
+        """Return when somebody is to be asked."""
+        return self._due_ns
+
+    def resync(self) -> None:
+        """Connect again, and ask all."""
+        for each in self._followed.values():
+            self._forget(each)
+        self._followed.clear()
+        self._due_ns = 0
+
+    def shut(self) -> None:
+        """Close the sockets."""
+        self._closed_why = self._closed_why or "it is closed"
+        self.resync()
+        self._selector.close()
+
+    def abandon(self) -> None:
+        """In a forked child: the sockets are the parent's."""
+        self._closed_why = INHERITED
+
+    # ---------------------------------------------------------------- what never waits
+
+    def follow(self, endpoints: Iterable[str]) -> None:
+        """Follow these from now on."""
+        wanted = {str(endpoint): check_endpoints(str(endpoint))[0] for endpoint in endpoints}
+        for endpoint, at in wanted.items():
+            if self._security is not None and at.is_datagram:
+                raise ConfigError("endpoint", "tcp:// or ipc:// with security", endpoint)
+            curve_client(self._security, at)
+        self._wanted = wanted
+        self._due_ns = 0
+        self.version += 1
+
+    def sessions(self) -> dict[str, tuple[Heads, ...] | None]:
+        """Return the heads of all sessions, by endpoint."""
+        if self._closed_why is not None:
+            raise ClosedError(self.name, self._closed_why)
+        return {endpoint: self._sessions_at(endpoint) for endpoint in self._wanted}
+
+    def _sessions_at(self, endpoint: str) -> tuple[Heads, ...] | None:
+        heads = self._heads_at(endpoint)
+        if heads is None or not (heads.heads or heads.has_answered):
+            return None
+        return tuple(heads.heads.values())
+
+    def is_reachable(self, endpoint: str) -> bool:
+        """Whether the publisher at `endpoint` has answered lately."""
+        heads = self._heads_at(endpoint)
+        return heads is not None and heads.reachable
+
+    def is_relay(self, endpoint: str) -> bool:
+        """Whether there is a relay at `endpoint`."""
+        heads = self._heads_at(endpoint)
+        return heads is not None and heads.is_relay
+
+    def unanswered(self) -> dict[str, str]:
+        """Return who is found where no welcome comes from."""
+        return {at: one.channel.found for at, one in self._followed.items() if one.channel.found}
+
+    def denied(self) -> dict[str, list[AccessDeniedError]]:
+        """Return what is denied, by endpoint."""
+        found = {
+            endpoint: [error for each in one.heads.denied.values() for error in each.values()]
+            for endpoint, one in self._followed.items()
+        }
+        return {endpoint: errors for endpoint, errors in found.items() if errors}
+
+    def count(self) -> int:
+        """Return the version."""
+        return self.version
+
+    def endpoints(self) -> list[str]:
+        """Return those that are followed."""
+        return [*self._wanted]
+
+    def _heads_at(self, endpoint: str) -> PlaceHeads | None:
+        one = self._followed.get(endpoint)
+        return None if one is None else one.heads
+
+    # --------------------------------------------------------------------------- verbs
+
+    def wait_until_asked(self, timeout: float) -> Verb[bool]:
+        """Wait until every publisher has answered once."""
+        is_there: bool = yield Wait(self._all_answered, self.now_ns() + to_ns(timeout))
+        for errors in self.denied().values():
+            first = errors[0]
+            raise AccessDeniedError(first.verb, first.topic, first.reason)
+        return is_there
+
+    def _all_answered(self) -> bool:
+        found = [self._heads_at(each) for each in self._wanted]
+        return self._closed_why is not None or all(
+            each is not None and (each.has_answered or bool(each.denied)) for each in found
+        )
+
+    # ------------------------------------------------------------------------ in a turn
+
+    def _renew(self, now_ns: int) -> None:
+        """Follow those that are wanted; those that stay are kept connected."""
+        if self._wanted.keys() == self._followed.keys():
+            return
+        for endpoint in [each for each in self._followed if each not in self._wanted]:
+            self._forget(self._followed.pop(endpoint))
+        for endpoint, at in self._wanted.items():
+            if endpoint not in self._followed:
+                heads = PlaceHeads(at, self._topics, now_ns)
+                channel = RangeChannel(
+                    heads.place, self._network, security=self._security, prefixes=heads.prefixes
+                )
+                self._followed[endpoint] = _Followed(heads, channel)
+
+    def _forget(self, one: _Followed) -> None:
+        self._watch(one, ())
+        one.channel.close()
+
+    def _step(self, now_ns: int) -> None:
+        session_count = sum(one.heads.session_count for one in self._followed.values())
+        floor_ns = max(self._refresh_ns, session_count * 1000 * MS // _ASKS_A_SECOND)
+        quiet_ns = session_count * 1000 * MS // _QUIET_ASKS_A_SECOND
+        ceiling_ns = max(floor_ns, min(_CEILING_NS, quiet_ns))
+        readable = {key.data for key, _ in self._selector.select(0)}
+        due_ns, is_new = now_ns + _CEILING_NS, False
+        for endpoint, one in self._followed.items():
+            heads, channel = one.heads, one.channel
+            is_due = now_ns >= heads.due_ns
+            if is_due:
+                was_reachable = heads.reachable
+                heads.ask(now_ns, floor_ns, ceiling_ns)
+                is_new |= heads.reachable != was_reachable
+            if is_due or endpoint in readable or now_ns >= channel.next_deadline_ns(now_ns):
+                frames = channel.turn(now_ns)
+                self._watch(one, channel.fds, endpoint)
+                is_new |= heads.take(frames, now_ns, floor_ns)
+            due_ns = min(due_ns, heads.due_ns, channel.next_deadline_ns(now_ns))
+        self._due_ns = due_ns
+        self.version += is_new
+
+    def _watch(self, one: _Followed, fds: tuple[int, ...], endpoint: str = "") -> None:
+        """Have the selector look at the sockets of `one`; it looks at those it had before."""
+        if one.fds == fds:
+            return
+        for fd in one.fds:
+            with suppress(KeyError):  # an exception came between these lines
+                self._selector.unregister(fd)
+        one.fds = fds
+        for fd in fds:
+            self._selector.register(fd, selectors.EVENT_READ, endpoint)
+
+
+class HeadsWatchBase:
+    """What never waits; see the faces."""
+
+    _closes_at_once = True
+    _open: Callable[[Callable[[], Peer]], None]
+    _driver: Any
+    _peer: HeadsWatchPeer
+
+    @checked(refresh=0.001)
+    def __init__(
+        self,
+        endpoints: Iterable[str],
+        *,
+        topics: Iterable[str] | None = None,
+        refresh: float = 0.05,
+        security: "Security | None" = None,
+    ) -> None:
+        wanted = None if topics is None else check_patterns(sorted(topics))
+        self._open(partial(HeadsWatchPeer, [*endpoints], wanted, to_ns(refresh), security))
+
+    @property
+    def version(self) -> int:
+        """Counts how often anything changed of what its methods return."""
+        return self._read(self._peer.count)
+
+    def heads(self) -> dict[str, Heads | None]:
+        """Return the last known heads by endpoint.
+
+        None where nobody has answered yet, and at a relay that serves none or several sessions:
+        `sessions` has those.
+        """
+        return {
+            endpoint: found[0] if found is not None and len(found) == 1 else None
+            for endpoint, found in self.sessions().items()
+        }
+
+    def sessions(self) -> dict[str, tuple[Heads, ...] | None]:
+        """Return the last known heads of all sessions at each endpoint; of a publisher one.
+
+        None where nobody has answered yet. What has not changed is the same object as before.
+
+        Raises:
+            ClosedError: the watch is closed.
+
+        """
+        return self._read(self._peer.sessions)
+
+    def is_reachable(self, endpoint: str) -> bool:
+        """Whether the publisher at `endpoint` has answered lately."""
+        return self._read(self._peer.is_reachable, endpoint)
+
+    def is_relay(self, endpoint: str) -> bool:
+        """Whether there is a relay at `endpoint`, as far as is known."""
+        return self._read(self._peer.is_relay, endpoint)
+
+    def unanswered(self) -> dict[str, str]:
+        """Return who is found at endpoints from which no welcome has come for 5 s, in words.
+
+        By endpoint; each is logged once as a warning as well.
+        """
+        return self._read(self._peer.unanswered)
+
+    def denied(self) -> dict[str, list[AccessDeniedError]]:
+        """Return what is denied now, by endpoint; each is logged once as a warning as well."""
+        return self._read(self._peer.denied)
+
+    def set_endpoints(self, endpoints: Iterable[str]) -> None:
+        """Follow these from now on; those that stay are kept connected.
+
+        Raises:
+            ConfigError: one is no endpoint.
+            AuthenticationError: no key is pinned for one.
+
+        """
+        self._driver.section.run(self._peer.follow, [*endpoints])
+        self._driver.wake()
+
+    def __repr__(self) -> str:
+        return shown(self, lambda: ", ".join(self._peer.endpoints()), lambda: self._driver.stopping)
+
+    def _read(self, call: Callable[..., R], *arguments: Any) -> R:
+        found: R = self._driver.section.read(call, *arguments)
+        return found

@@ -1,0 +1,366 @@
+"""Reading exact ranges of a publisher's streams over the recovery channel, without subscribing.
+
+::
+
+    WELCOME (data path) ──▶ session, name, recovery endpoint ──▶ HEADS_REQUEST ──▶ HEADS
+    fetch ──▶ NACK of a window ──▶ frames ──▶ RangeFetch ──▶ batches and losses, in order
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
+
+import transports
+from p2pmsg.checks import at_least, checked, shown
+from p2pmsg.driver.lifecycle import INHERITED, check_process
+from p2pmsg.driver.peer import Peer
+from p2pmsg.driver.verbs import LateError, Verb, Wait
+from p2pmsg.errors import AccessDeniedError, ClosedError, ConfigError, LossReport, MessageError
+from p2pmsg.frames import typed_decode
+from p2pmsg.message import MessageBatch
+from p2pmsg.peers.network import MACHINE, Network
+from p2pmsg.peers.range_channel import RangeChannel
+from p2pmsg.ranges.fetch import RangeFetch, take_reply
+from p2pmsg.ranges.heads import Heads, HeadsQuestion, check_patterns
+from p2pmsg.ranges.place import FRAME_BYTES_MAX, MS, Place
+from p2pmsg.ranges.sessions import Presence, SessionEntry
+from p2pmsg.security.use import curve_client
+from p2pmsg.sync.settings import check_endpoints, check_name
+from p2pmsg.topics import check_topic
+from p2pmsg.wire import FrameError, Kind
+from recovery.checks import to_ns
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
+
+_LOOK_NS: Final = 50 * MS
+_ANNOUNCED_NS: Final = 600 * MS
+"""How long to listen for who publishes to a group: three announcements of each."""
+_NOBODY: Final = "no welcome came: nobody is there, or no p2pmsg peer"
+_CHANNELS_MAX: Final = 64
+"""Sessions of one group that are read at the same time."""
+
+
+class RangeReaderPeer(Peer):
+    """A channel to one endpoint; of a group, one for each session that is read.
+
+    Attributes:
+        endpoint: of the publisher.
+        denied: what `heads` was asked for by `topics` last, and the publisher gives no right to.
+
+    """
+
+    thread_name = ""  # nothing goes on between two calls
+    name = "the range reader"
+
+    def __init__(
+        self,
+        endpoint: transports.Endpoint,
+        publisher: str,
+        *,
+        timeout_ns: int,
+        recovery_endpoint: str | None,
+        session: int | None,
+        security: "Security | None",
+        frame_bytes_max: int,
+        network: Network = MACHINE,
+    ) -> None:
+        check_process()
+        self.now_ns = network.now_ns
+        self._network = network
+        self._timeout_ns = timeout_ns
+        self._security = security
+        self.endpoint = endpoint
+        known = None
+        if recovery_endpoint is not None and session is not None:
+            address = Place(endpoint).address(recovery_endpoint)
+            if address.key:
+                curve_client(security, address)  # refused here, and not in a turn
+            known = Presence(session, publisher, address)
+        self._place = Place(
+            endpoint, publisher, known=known, wanted=session, frame_bytes_max=frame_bytes_max
+        )
+        self._channels = [self._channel(self._place)]
+        self._fds: tuple[int, ...] = ()
+        self._questions: WeakValueDictionary[int, HeadsQuestion] = WeakValueDictionary()
+        self._asked = 0
+        self._closed_why: str | None = None
+        self.denied: dict[str, AccessDeniedError] = {}
+
+    def _channel(self, place: Place) -> RangeChannel:
+        first_ns = self._timeout_ns // 4  # a caller learns in time who is there that is silent
+        return RangeChannel(place, self._network, security=self._security, first_ns=first_ns)
+
+    # ------------------------------------------------------------------ for the driver
+
+    def turn(self, now_ns: int) -> None:
+        """Take what has come to each channel, and pass it on."""
+        for channel in self._channels:
+            place = channel.place
+            for frame in channel.turn(now_ns):
+                try:
+                    if frame.kind not in (Kind.HEADS, Kind.DENIED):
+                        take_reply(place, frame, now_ns)
+                    elif place is self._place:
+                        for question in list(self._questions.values()):
+                            question.take(frame)
+                except FrameError:
+                    place.refuse()
+
+    def fds(self) -> tuple[int, ...]:
+        """Return those of all channels."""
+        found = sum((channel.fds for channel in self._channels), ())
+        if found != self._fds:
+            self._fds = found
+        return self._fds
+
+    def next_deadline_ns(self) -> int:
+        """Return when the first channel is due."""
+        now_ns = self.now_ns()
+        return min(channel.next_deadline_ns(now_ns) for channel in self._channels)
+
+    def resync(self) -> None:
+        """Connect again, and ask again for what was not returned."""
+        for channel in self._channels:
+            channel.reset()
+            channel.place.reset()
+            for fetch in list(channel.place.fetches.values()):
+                fetch.reset()
+
+    def shut(self) -> None:
+        """Close the sockets; calls that wait raise `ClosedError`."""
+        self.cancel()
+        for channel in self._channels:
+            channel.close()
+
+    def abandon(self) -> None:
+        """In a forked child: the sockets are the parent's."""
+        self._closed_why = INHERITED
+
+    def cancel(self) -> None:
+        """Let calls that wait raise `ClosedError`."""
+        self._closed_why = self._closed_why or "it is closed"
+        for channel in self._channels:
+            channel.place.on_change()
+
+    def _check_open(self) -> None:
+        if self._closed_why is not None:
+            raise ClosedError(self.name, self._closed_why)
+
+    # --------------------------------------------------------------------------- verbs
+
+    def heads(
+        self,
+        timeout: float | None,
+        time_ns: int | None,
+        session: int | None,
+        topics: Iterable[str] | None,
+    ) -> Verb[Heads]:
+        """Ask where the publisher's streams stand."""
+        self._check_open()
+        place = self._place
+        asked_for = None if topics is None else check_patterns(topics)
+        time_ns = None if time_ns is None else int(time_ns)
+        begun_ns, limit_ns = self.now_ns(), self._limit_ns(timeout)
+        if session is not None:
+            place.choose(session, begun_ns)
+        self.denied = {}
+        self._asked += 1
+        question = HeadsQuestion(place, self._asked, asked_for, time_ns, begun_ns)
+        self._questions[self._asked] = question
+        while (now_ns := self.now_ns()) < begun_ns + limit_ns:
+            self._check_open()
+            due_ns = min(begun_ns + limit_ns, question.ask(now_ns))
+            if question.result is not None:
+                self.denied = question.denied
+                return question.result
+            self._channels[0].raise_refused()
+            yield self._wait(place, due_ns)
+        who = question.unanswered() or self.found() or _NOBODY
+        raise LateError(f"no heads from {place.endpoint} within {limit_ns / 1e9:.3g} s: {who}")
+
+    def sessions(self, timeout: float | None) -> Verb[list[SessionEntry]]:
+        """Return which sessions can be read."""
+        self._check_open()
+        place, limit_ns = self._place, self._limit_ns(timeout)
+        begun_ns = self.now_ns()
+        if place.relay is not None:
+            place.relay.begin(now_ns=begun_ns)
+        while (now_ns := self.now_ns()) < begun_ns + limit_ns:
+            self._check_open()
+            place.listen(now_ns)
+            relay, peer = place.relay, place.publisher
+            if relay is not None and relay.is_complete:
+                return list(relay.sessions.values())
+            if place.group is not None and peer is not None:
+                if now_ns - begun_ns > min(_ANNOUNCED_NS, limit_ns // 2):
+                    return [SessionEntry(one.session, one.name, 0) for one in place.group]
+            elif relay is None and peer is not None and place.check_again(begun_ns, now_ns):
+                return [SessionEntry(peer.session, peer.name, 0)]
+            self._channels[0].raise_refused()
+            yield self._wait(place, min(begun_ns + limit_ns, now_ns + _LOOK_NS))
+        text = f"no sessions from {place.endpoint} within {limit_ns / 1e9:.3g} s"
+        raise LateError(f"{text}: {self.found()}" if self.found() else text)
+
+    def fetch(
+        self,
+        topic: str,
+        start: int,
+        stop: int,
+        *,
+        session: int | None,
+        timeout: float | None,
+        value_type: Any,
+        fixed: bool,
+    ) -> Verb[RangeFetch]:
+        """Begin to read a range; it waits only where the session is not known."""
+        self._check_open()
+        try:
+            check_topic(topic)
+        except MessageError as error:
+            raise ConfigError("topic", f"a topic ({error})", topic) from error
+        if not (type(start) is int and type(stop) is int and 0 <= start <= stop < 2**63):
+            raise ConfigError("start and stop", "0 <= start <= stop < 2**63", (start, stop))
+        limit_ns = self._limit_ns(timeout)
+        channel = self._channels[0]
+        if session is None:
+            if self._place.publisher is None:
+                yield from self.heads(timeout, None, None, None)
+            assert self._place.publisher is not None
+            session = self._place.publisher.session
+        else:
+            channel = self._channel_of(session)
+        made = RangeFetch(
+            channel.place, topic, start, stop, session, limit_ns,
+            None if value_type is None else typed_decode(value_type), fixed=fixed,
+            rng=self._network.random, now_ns=self.now_ns(),
+        )  # fmt: skip
+        channel.flush()
+        return made
+
+    def next_item(self, fetch: RangeFetch, position: int) -> Verb[MessageBatch | LossReport | None]:
+        """Return what comes at `position` of a range; None at its end."""
+        place = fetch.place
+        channel = next((each for each in self._channels if each.place is place), self._channels[0])
+        fetch.begin(position, self.now_ns())
+        try:
+            while True:
+                self._check_open()
+                now_ns = self.now_ns()
+                item = fetch.next_item(now_ns)
+                if item is not None or fetch.is_over:
+                    channel.flush()
+                    return item
+                if fetch.is_silent(now_ns):
+                    fetch.on_partial(channel.last_byte_ns(now_ns))
+                due_ns = fetch.ask(now_ns)
+                channel.flush()
+                channel.raise_refused()
+                yield Wait(fetch.has_changed, due_ns)
+        finally:
+            channel.end_learning()
+
+    def found(self) -> str:
+        """Return who is at the endpoint that sends no welcome, or why it refuses us."""
+        return self._channels[0].found
+
+    def denied_last(self) -> dict[str, AccessDeniedError]:
+        """Return what `heads` was asked for last, and may not be had."""
+        return self.denied
+
+    def _wait(self, place: Place, due_ns: int) -> Wait:
+        seen = place.version
+        return Wait(lambda: place.version != seen, due_ns)
+
+    def _limit_ns(self, timeout: float | None) -> int:
+        if timeout is None:
+            return self._timeout_ns
+        at_least("timeout", timeout, 0.001)
+        return to_ns(timeout)
+
+    def _channel_of(self, session: int) -> RangeChannel:
+        """Return the channel on which to ask for a session: of a group, each has its own."""
+        now_ns = self.now_ns()
+        first, *others = self._channels
+        place = first.place
+        is_free = place.wanted is None and (place.publisher is None or not place.fetches)
+        if place.group is None or session == place.wanted or is_free:
+            place.choose(session, now_ns)
+            return first
+        for channel in others:
+            if channel.place.wanted == session:
+                return channel
+        if len(others) >= _CHANNELS_MAX:
+            idle = next((each for each in others if not each.place.fetches), None)
+            if idle is None:
+                limit = f"one of {_CHANNELS_MAX} sessions of a group at a time"
+                raise ConfigError("session", limit, session)
+            self._channels.remove(idle)
+            idle.close()
+        made = self._channel(Place(self.endpoint, frame_bytes_max=place.frame_bytes_max))
+        made.place.choose(session, now_ns)
+        self._channels.append(made)
+        return made
+
+
+class RangeReaderBase:
+    """What never waits; see the faces."""
+
+    _closes_at_once = True
+    _open: Callable[[Callable[[], Peer]], None]
+    _driver: Any
+    _peer: RangeReaderPeer
+
+    @checked(timeout=0.001, frame_bytes_max=(64 * 1024, 2**62), session=(0, 2**64 - 1))
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        timeout: float = 5.0,
+        recovery_endpoint: str | None = None,
+        session: int | None = None,
+        publisher: str = "",
+        security: "Security | None" = None,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
+        (at,) = check_endpoints(str(endpoint))
+        if recovery_endpoint is not None and session is None:
+            raise ConfigError("session", "given where recovery_endpoint is", session)
+        self._open(
+            partial(
+                RangeReaderPeer,
+                at,
+                check_name(publisher),
+                timeout_ns=to_ns(timeout),
+                recovery_endpoint=recovery_endpoint,
+                session=session,
+                security=security,
+                frame_bytes_max=frame_bytes_max,
+            )
+        )
+
+    @property
+    def endpoint(self) -> str:
+        """The publisher's endpoint."""
+        return str(self._peer.endpoint)
+
+    @property
+    def unanswered(self) -> str:
+        """Who is at the endpoint that sends no welcome, or why it refuses us; "" where unknown."""
+        found: str = self._driver.section.read(self._peer.found)
+        return found
+
+    @property
+    def denied(self) -> dict[str, AccessDeniedError]:
+        """What `heads` was asked for by `topics` last, and the publisher gives no right to."""
+        found: dict[str, AccessDeniedError] = self._driver.section.read(self._peer.denied_last)
+        return found
+
+    def cancel(self) -> None:
+        """Let what waits elsewhere raise `ClosedError`, within a second; then close it."""
+        self._driver.section.run(self._peer.cancel)
+        self._driver.wake()
+
+    def __repr__(self) -> str:
+        return shown(self, lambda: self.endpoint, lambda: self._driver.stopping)

@@ -1,0 +1,1 @@
+"""Reading exact ranges and heads of streams: the engines. See README.md."""

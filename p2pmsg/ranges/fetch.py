@@ -1,0 +1,342 @@
+"""One fetch of a range: windows are asked for, batches and losses come out in order. No I/O."""
+
+from functools import lru_cache
+from random import Random
+from typing import Final
+
+from p2pmsg import control, wire
+from p2pmsg.errors import LossReport
+from p2pmsg.frames import batch_of
+from p2pmsg.message import MessageBatch
+from p2pmsg.ranges.heads import denied_by
+from p2pmsg.ranges.place import MS, SILENCE_NS, Place
+from p2pmsg.wire import Frame, FrameError, Kind
+from recovery import Delivery, Loss, LossReason, ReceiverConfig, StreamReceiver
+
+_WINDOW_BYTES: Final = 8 * 2**20
+"""About as many bytes are asked for at a time: 5 ms at full rate, many times a round trip."""
+_WINDOW_COUNT: Final = 1024
+"""How many messages are asked for until their size is known."""
+_WINDOW_COUNT_MAX: Final = 131_072
+_FIRST_NS: Final = 50 * MS
+"""How long the first answer is waited for before anything else is done."""
+_RECONNECT_NS: Final = 2000 * MS
+_PAUSE_NS: Final = 10 * MS
+_ABSENT_NS: Final = 2000 * MS
+"""How long a session may be missing at a relay: one that was started again finds its upstreams one
+after the other."""
+
+
+@lru_cache(16)
+def _config(limit_ns: int) -> ReceiverConfig:
+    """Return how a range is received; checking it each time took a quarter of a small fetch."""
+    return ReceiverConfig(deadline=limit_ns / 1e9)
+
+
+def end_of(item: MessageBatch | LossReport) -> int:
+    """Return the sequence after the last one of what a fetch gives."""
+    return item.stop if isinstance(item, LossReport) else item.sequence + len(item)
+
+
+class RangeFetch:
+    """One `fetch`.
+
+    A small range mostly comes as one frame, which is returned as it is: making the state machine
+    for what else may happen takes as long as all the rest of such a fetch.
+
+    Args:
+        place: who is asked.
+        topic, start, stop, session: what is wanted.
+        limit_ns: how long to go on without any progress.
+        decode, fixed: as for `batch_of`.
+        rng: source of the jitter.
+        now_ns: monotonic time.
+
+    Attributes:
+        place: as it was given.
+        position: the end of what `next_item` returned.
+
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        topic: str,
+        start: int,
+        stop: int,
+        session: int,
+        limit_ns: int,
+        decode: wire.Decode | None = None,
+        *,
+        fixed: bool = False,
+        rng: Random,
+        now_ns: int,
+    ) -> None:
+        self.place = place
+        self._topic = topic
+        self._start = self.position = self._asked = start
+        self._stop = stop
+        self._session = session
+        self._limit_ns = limit_ns
+        self._window = _WINDOW_COUNT
+        self._rng = rng
+        peer = place.publisher
+        self._name = peer.name if peer is not None and peer.session == session else ""
+        self._machine: StreamReceiver[Frame] | None = None
+        self._whole: Frame | None = None
+        self._begun_ns = self._last_heard_ns = self._reconnected_ns = self._left_ns = now_ns
+        self._answered_ns = -1
+        self._absent_ns: int | None = None
+        self._waiting: Delivery[Frame] | None = None
+        self._lost: Loss | None = None
+        self._decode = decode
+        self._fixed = fixed
+        self._is_denied = False
+        self._seen = -1
+        place.fetches[session, topic] = self
+        if start < stop and peer is not None and peer.session == session:
+            # At once, so that fetches of several peers wait at the same time.
+            self._asked = min(stop, start + self._window)
+            self._request([(start, self._asked)])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it was returned."""
+        return self.position >= self._stop
+
+    def has_changed(self) -> bool:
+        """Whether something came to the place since `ask`."""
+        return self._seen != self.place.version
+
+    def reset(self, position: int | None = None) -> None:
+        """Ask again, from `position` on. Default: for what `next_item` did not return."""
+        if position is not None:
+            self.position = position
+        self._start = self._asked = self.position
+        self._machine = self._whole = self._waiting = self._lost = None
+        self._is_denied = False
+
+    def begin(self, position: int, now_ns: int) -> None:
+        """Note that the caller is back, and has all before `position`.
+
+        What was taken after that did not get there. The time that it took is not the publisher's
+        silence.
+        """
+        if position != self.position:
+            self.reset(position)
+        if now_ns - self._left_ns > _PAUSE_NS:
+            if self._machine is not None:
+                self._machine.nacks.postpone(now_ns=now_ns, delay_ns=0)
+            self._last_heard_ns = self._reconnected_ns = now_ns
+
+    def next_item(self, now_ns: int) -> MessageBatch | LossReport | None:
+        """Return what comes next in the order, or None where it has not come yet.
+
+        Raises:
+            AccessDeniedError: the publisher gives no right to it; it is asked again with `ask`.
+
+        """
+        self._left_ns = now_ns
+        item: MessageBatch | LossReport | None = None
+        while item is None and (output := self._next_output(now_ns)) is not None:
+            item = self._batch(output) if isinstance(output, Delivery) else self._merge(output)
+        if item is None and self._lost is not None and self._lost.stop >= self._stop:
+            item = self._take_lost()
+        if item is None:
+            if self._is_denied:
+                self._is_denied = False
+                raise denied_by(self._name, self._topic)
+            return None
+        if self._machine is not None:
+            self._move_on(now_ns)
+        self.position = end_of(item)
+        return item
+
+    def _next_output(self, now_ns: int) -> Delivery[Frame] | Loss | None:
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            return waiting
+        if self._machine is not None:
+            output = self._machine.next_output()
+            if isinstance(output, Loss) and output.reason is LossReason.TIMEOUT:
+                self._give_up(output.reason, now_ns)  # the rest as well
+            return output
+        if self._whole is None:
+            return None
+        frame, self._whole, start = self._whole, None, self._start
+        self._start = self._stop
+        return Delivery(frame, start, start - frame.sequence, self._stop - start)
+
+    def _merge(self, loss: Loss) -> LossReport | None:
+        """Report one range once, however many windows it was asked for in."""
+        lost = self._lost
+        if lost is None or lost.reason is loss.reason:
+            self._lost = loss if lost is None else Loss(lost.start, loss.stop, loss.reason)
+            return None
+        self._lost = loss
+        return self._report(lost)
+
+    def _batch(self, delivery: Delivery[Frame]) -> MessageBatch | LossReport | None:
+        if self._lost is not None:
+            self._waiting = delivery
+            return self._take_lost()
+        frame = delivery.item
+        try:
+            batch = batch_of(frame, self._name, self._decode, fixed=self._fixed)
+        except FrameError:
+            start = delivery.sequence
+            return self._merge(Loss(start, start + delivery.count, LossReason.MALFORMED))
+        return batch.part(delivery.skip, delivery.skip + delivery.count)
+
+    def _take_lost(self) -> LossReport:
+        lost, self._lost = self._lost, None
+        assert lost is not None
+        return self._report(lost)
+
+    def _report(self, loss: Loss) -> LossReport:
+        return LossReport(self._topic, self._session, self._name, loss)
+
+    def _receiver(self, now_ns: int) -> StreamReceiver[Frame]:
+        """Return the state machine, which knows of what was asked for before it was made."""
+        if self._machine is None:
+            machine: StreamReceiver[Frame] = StreamReceiver(_config(self._limit_ns), self._rng)
+            machine.start_at(self._start, now_ns=now_ns)
+            if self._asked > self._start:
+                machine.observe_head(self._asked, now_ns=now_ns)
+                machine.nacks.due(now_ns=now_ns)
+            self._machine = machine
+        return self._machine
+
+    def _give_up(self, reason: LossReason, now_ns: int) -> None:
+        receiver = self._receiver(now_ns)
+        receiver.observe_head(self._stop, now_ns=now_ns)
+        receiver.give_up(reason)
+
+    def take_frame(self, frame: Frame, now_ns: int) -> None:
+        """Take messages of this range."""
+        count = min(frame.count, self._stop - frame.sequence)
+        if count < 1:
+            return  # left over from an earlier fetch
+        self._last_heard_ns = now_ns
+        if self._machine is None:
+            if self._start >= self._stop or self._whole is not None:
+                return  # it came twice
+            if frame.sequence <= self._start and frame.sequence + frame.count >= self._stop:
+                self._whole = frame
+                return
+        size = len(frame.data)
+        self._window = max(1, min(_WINDOW_COUNT_MAX, _WINDOW_BYTES * frame.count // size))
+        receiver = self._receiver(now_ns)
+        receiver.receive(frame.sequence, count, size, frame, now_ns=now_ns)
+
+    def take_refusal(self, body: control.Refused, now_ns: int) -> None:
+        """Take that a part of it is not there any more."""
+        self._last_heard_ns = now_ns
+        if self._start >= self._stop or self._whole is not None:
+            return
+        receiver = self._receiver(now_ns)
+        try:
+            reason = LossReason(body.reason)
+        except ValueError:
+            raise FrameError("reason") from None
+        for start, stop in body.ranges:
+            if start >= stop:
+                raise FrameError("range")
+            if reason is LossReason.DENIED:
+                self._is_denied = True
+            elif reason is LossReason.BUDGET:
+                receiver.nacks.set_loss_reason(start, stop, reason)
+            else:
+                receiver.reject(start, stop, reason, now_ns=now_ns)
+
+    def is_silent(self, now_ns: int) -> bool:
+        """Whether nothing has come for so long that `on_partial` says more."""
+        return now_ns - self._last_heard_ns > SILENCE_NS
+
+    def on_partial(self, came_ns: int | None) -> None:
+        """Note when a byte of an answer came: one of 10 MB takes 8 s over a link of 10 Mbit/s."""
+        if came_ns is not None and came_ns > self._last_heard_ns:
+            self._last_heard_ns = self._answered_ns = came_ns
+
+    def ask(self, now_ns: int) -> int:
+        """Nothing has come: ask what is due, see who is there; return when to look again."""
+        place = self.place
+        self._seen = place.version
+        silence_ns = now_ns - self._last_heard_ns
+        if self._machine is None and self._asked > self._start and silence_ns < _FIRST_NS:
+            return self._last_heard_ns + _FIRST_NS
+        receiver = self._receiver(now_ns)
+        if place.publisher is None or silence_ns > SILENCE_NS:
+            place.listen(now_ns)
+            if silence_ns > _RECONNECT_NS and now_ns - self._reconnected_ns > _RECONNECT_NS:
+                self._reconnected_ns = now_ns
+                place.renew()
+        if not self._may_be_there(now_ns):
+            self._give_up(LossReason.PUBLISHER_GONE, now_ns)
+            return now_ns
+        peer, relay = place.publisher, place.relay
+        if peer is not None and not self._is_other():
+            self._name = peer.name or self._name
+        receiver.handle_timer(now_ns=now_ns, answered_ns=self._answered_ns)
+        self._move_on(now_ns, again=peer is not None or relay is not None)
+        deadline_ns = receiver.next_deadline_ns() or now_ns
+        return min(max(deadline_ns, now_ns + MS), now_ns + SILENCE_NS // 2)
+
+    def _move_on(self, now_ns: int, *, again: bool = False) -> None:
+        """Move the window on when half of it is there; with `again`, repeat what is due."""
+        receiver = self._receiver(now_ns)
+        before = receiver.head
+        if before < self._stop and 2 * (before - receiver.expected) < self._window:
+            receiver.observe_head(min(self._stop, receiver.expected + self._window), now_ns=now_ns)
+        ranges = receiver.nacks.due(now_ns=now_ns) if again else []
+        if before < receiver.head and not any(stop >= receiver.head for _, stop in ranges):
+            # It became part of a gap that is answered now, and would be due with that gap's retry.
+            ranges.append((before, receiver.head))
+        if ranges:
+            self._request(ranges)
+
+    def _request(self, ranges: list[tuple[int, int]]) -> None:
+        if self._is_other():
+            return  # it is asked again when it is due
+        place = self.place
+        body = control.Nack(
+            self._topic, ranges, frame_bytes_max=place.frame_bytes_max, received=place.received
+        )
+        place.outbox.append(wire.control_frame(Kind.NACK, self._session, body))
+
+    def _is_other(self) -> bool:
+        """Whether the publisher that is known at the endpoint has another session."""
+        peer = self.place.publisher
+        return self.place.relay is None and peer is not None and peer.session != self._session
+
+    def _may_be_there(self, now_ns: int) -> bool:
+        """Whether the session has not ended, as far as is known of who is at the endpoint.
+
+        What was known before this fetch began says nothing: the session may have begun since then.
+        """
+        place = self.place
+        if self._is_other():
+            return not place.check_again(self._begun_ns, now_ns)
+        relay = place.relay
+        if relay is None or not relay.is_complete:
+            return True
+        if self._session in relay.sessions:
+            self._absent_ns = None
+            return True
+        relay.begin(now_ns=now_ns)
+        if self._absent_ns is None:
+            self._absent_ns = now_ns
+        return now_ns - self._absent_ns < _ABSENT_NS
+
+
+def take_reply(place: Place, frame: Frame, now_ns: int) -> None:
+    """Take an answer to a request for a range, for whose it is; raises `FrameError`."""
+    if frame.kind == Kind.REFUSED:
+        body = control.read_body(frame, control.Refused)
+        fetch = place.fetches.get((frame.session, body.topic))
+        if fetch is not None:
+            fetch.take_refusal(body, now_ns)
+    elif frame.kind == Kind.DATA:
+        fetch = place.fetches.get((frame.session, frame.topic))
+        if fetch is not None:
+            fetch.take_frame(frame, now_ns)

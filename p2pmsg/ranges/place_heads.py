@@ -1,0 +1,262 @@
+"""Following the heads of all that is at one endpoint. No I/O.
+
+::
+
+    asked   a publisher with new heads: every `refresh`; a quiet one: ever more rarely
+    heard   by heartbeats of the followed topics, 10 ms after a stream falls quiet
+
+    a publisher   one session: its welcome says which, HEADS and heartbeats where it stands
+    a relay       all that its list says; its pulse says when there is another list
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+import transports
+from p2pmsg import control, wire
+from p2pmsg.errors import AccessDeniedError, P2PError
+from p2pmsg.ranges.heads import Heads, StreamHead, all_denied_by, heads_of
+from p2pmsg.ranges.place import MS, Place
+from p2pmsg.ranges.sessions import Presence
+from p2pmsg.wire import Frame, FrameError, Kind
+from transports.own_log import own_log as _log
+
+_SILENT_NS: Final = 2000 * MS
+"""A publisher that was silent for so long is no longer reachable."""
+_RECONNECT_NS: Final = 8000 * MS
+"""How often a silent one is connected to again: who needs seconds for an answer (thousands of
+streams on a busy machine) would be cut off each time before it has come."""
+_ALONE_NS: Final = 100 * MS
+"""How often a peer is checked that cannot be asked yet."""
+_LIST_NS: Final = 1000 * MS
+"""How often a relay is asked for its sessions, whatever its pulse says."""
+_LIST_AGAIN_NS: Final = 50 * MS
+"""And after a pulse that says that there is another list: an older one may be on its way."""
+
+
+class _Question:
+    """What a session is asked again and again."""
+
+    __slots__ = ("due_ns", "presence", "wait_ns")
+
+    def __init__(self, presence: Presence) -> None:
+        self.presence = presence
+        self.due_ns = self.wait_ns = 0
+
+
+class PlaceHeads:
+    """The publisher or relay at one endpoint.
+
+    Args:
+        endpoint: where it is.
+        topics: which are of interest; None: all, without their heartbeats.
+        now_ns: monotonic time.
+
+    Attributes:
+        place: who is there.
+        prefixes: of the heartbeats to take.
+        heads: what is known, by session.
+        reachable: whether it has answered lately.
+        denied: what is denied, by session and pattern.
+        due_ns: when `ask` has something to do.
+
+    """
+
+    def __init__(
+        self, endpoint: transports.Endpoint, topics: list[str] | None, now_ns: int
+    ) -> None:
+        self.place = Place(endpoint)
+        self.place.listen(now_ns)
+        kind = bytes((wire.VERSION, Kind.HEARTBEAT))
+        self.prefixes = [
+            wire.control_prefix(Kind.HEARTBEAT),  # relays'
+            *(
+                topic.encode() + b"\0" + wire.MAGIC + kind
+                for topic in topics or ()
+                if not topic.endswith("*")
+            ),
+        ]
+        self.heads: dict[int, Heads] = {}
+        self.denied: dict[int, dict[str, AccessDeniedError]] = {}
+        self._denied: dict[int, dict[str, AccessDeniedError]] = {}
+        self._pages = control.HeadPages(control.STREAMS_MAX)
+        self.reachable = False
+        self.due_ns = 0
+        self._questions: dict[int, _Question] = {}
+        self._probe = None if topics is None else control.Probe(0, topics, "latest")
+        self._request = 0
+        self._relay_version = -1
+        self._list_due_ns = 0
+        self._changed = False
+        self._now_ns = self._floor_ns = 0
+        self._last_heard_ns = self._connected_ns = now_ns
+
+    @property
+    def is_relay(self) -> bool:
+        """Whether a relay was heard of here last."""
+        return self.place.relay is not None
+
+    @property
+    def session_count(self) -> int:
+        """How many sessions are asked, at least one."""
+        return max(1, len(self._questions))
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the heads of all sessions here are known."""
+        relay, questions = self.place.relay, tuple(self._questions)
+        if relay is not None and not questions:
+            return relay.is_known
+        return bool(questions) and all(session in self.heads for session in questions)
+
+    def ask(self, now_ns: int, floor_ns: int, ceiling_ns: int) -> None:
+        """Ask for the heads that are due, and say when to ask next."""
+        place = self.place
+        if now_ns - self._last_heard_ns > _SILENT_NS:
+            self.reachable = False
+            if now_ns - self._connected_ns > _RECONNECT_NS:
+                self._connected_ns = now_ns
+                place.renew()
+        if place.relay is not None and now_ns >= self._list_due_ns:
+            self._list_due_ns = now_ns + _LIST_NS
+            place.relay.begin(now_ns=now_ns)
+        self._on_presences()
+        for session, question in self._questions.items():
+            if now_ns >= question.due_ns:
+                question.wait_ns = max(floor_ns, min(ceiling_ns, 2 * question.wait_ns))
+                question.due_ns = now_ns + question.wait_ns
+                self._request += 1
+                place.outbox.append(
+                    wire.control_frame(
+                        Kind.HEADS_REQUEST, session, self._probe, sequence=self._request
+                    )
+                )
+        self._plan(now_ns)
+
+    def take(self, frames: Iterable[Frame], now_ns: int, floor_ns: int) -> bool:
+        """Take what has come; returns whether there is something new."""
+        before = self.has_answered, self.reachable, self.is_relay
+        self._changed = False
+        self._now_ns, self._floor_ns = now_ns, floor_ns
+        for frame in frames:
+            try:
+                if frame.kind == Kind.HEARTBEAT:
+                    self._take_heartbeat(frame)
+                elif frame.kind == Kind.DENIED:
+                    self._on_denied(frame)
+                elif frame.kind == Kind.HEADS:
+                    self._take_heads(frame)
+            except (FrameError, P2PError):
+                self.place.invalid += 1
+        self._on_presences()
+        self._plan(now_ns)
+        return self._changed or (self.has_answered, self.reachable, self.is_relay) != before
+
+    def _plan(self, now_ns: int) -> None:
+        relay = self.place.relay
+        due_ns = [question.due_ns for question in self._questions.values()]
+        if relay is not None:
+            due_ns.append(self._list_due_ns)
+        if not due_ns or not (relay is None or relay.is_complete):
+            due_ns.append(now_ns + _ALONE_NS)
+        self.due_ns = min(due_ns)
+
+    def _on_presences(self) -> None:
+        """Ask those from now on who are here now."""
+        place, questions = self.place, self._questions
+        presences = place.presences()
+        if questions.keys() != presences.keys() or any(
+            questions[session].presence is not presence for session, presence in presences.items()
+        ):
+            self._changed = True
+            self._questions = {
+                session: questions[session]
+                if session in questions and questions[session].presence == presence
+                else _Question(presence)
+                for session, presence in presences.items()
+            }
+        if place.relay is not None and place.relay.is_complete:
+            for session in [each for each in self.heads if each not in presences]:
+                del self.heads[session]
+            if presences:  # one that has nothing for us lists no session
+                self.denied = {s: found for s, found in self.denied.items() if s in presences}
+
+    def _take_heads(self, frame: Frame) -> None:
+        presence = self.place.presences().get(frame.session)
+        if presence is None:
+            raise FrameError("session")
+        body = self._pages.take(frame.session, control.read_body(frame, control.Heads))
+        self._heard()
+        if body is None:
+            return  # more of it follows
+        self._settle_denied(frame.session)
+        heads = heads_of(presence, body)
+        if self.heads.get(frame.session) == heads:
+            return
+        self._changed = True
+        if self.is_relay:
+            self.heads[frame.session] = heads
+        else:
+            self.heads = {frame.session: heads}  # another session here has ended
+        question = self._questions.get(frame.session)
+        if question is not None:
+            question.wait_ns = 0
+            question.due_ns = min(question.due_ns, self._now_ns + self._floor_ns)
+
+    def _on_denied(self, frame: Frame) -> None:
+        """Note what is denied of an answer that follows, or by a relay of all that it has."""
+        denied = control.read_body(frame, control.Denied)
+        relay, presence = self.place.relay, self.place.presences().get(frame.session)
+        is_relay = relay is not None and relay.relay == frame.session
+        if presence is None and not is_relay:
+            raise FrameError("session")
+        name = f"the relay {frame.session:016x}" if presence is None else presence.name
+        self._heard()
+        self._denied[frame.session] = all_denied_by(name, denied)
+        if is_relay:
+            self._settle_denied(frame.session)
+
+    def _settle_denied(self, session: int) -> None:
+        """Take what was denied before an answer; what is not denied any more is forgotten."""
+        known, found = self.denied.get(session, {}), self._denied.pop(session, {})
+        if known.keys() == found.keys():
+            return
+        self._changed = True
+        for pattern in found.keys() - known.keys():
+            _log.warning("%s: %s", self.place.endpoint.address, found[pattern])
+        others = {one: each for one, each in self.denied.items() if one != session}
+        self.denied = {**others, session: found} if found else others
+
+    def _take_heartbeat(self, frame: Frame) -> None:
+        relay = self.place.relay
+        if relay is not None and frame.session == relay.relay:
+            self._heard()
+            if frame.sequence != self._relay_version:
+                self._relay_version = frame.sequence
+                self._list_due_ns = self._now_ns + _LIST_AGAIN_NS
+                relay.begin(now_ns=self._now_ns)
+            return
+        heads, question = self.heads.get(frame.session), self._questions.get(frame.session)
+        if heads is None or question is None or not frame.topic:
+            return
+        beat = control.read_body(frame, control.Heartbeat)
+        self._heard()
+        known = heads.streams.get(frame.topic)
+        if known is None or known.next <= frame.sequence:
+            head = StreamHead(beat.earliest, frame.sequence)
+            if head != known:
+                self._changed = True
+                question.wait_ns = 0
+                heads = replace(heads, streams={**heads.streams, frame.topic: head})
+                self.heads[frame.session] = heads
+        due_ns = self._now_ns + self._floor_ns
+        if question.wait_ns == 0:
+            question.due_ns = min(question.due_ns, due_ns)
+        if len(heads.streams) == 1:
+            # Nothing that is asked for could be newer than this.
+            question.due_ns = max(question.due_ns, due_ns)
+
+    def _heard(self) -> None:
+        self._last_heard_ns = self._now_ns
+        self.reachable = True
