@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 from p2pmsg import wire
@@ -17,7 +17,7 @@ from p2pmsg.mold.feed import FIRST
 from p2pmsg.mold.sessions import session_id
 from p2pmsg.publisher.batch import pack_slice
 from p2pmsg.publisher.log import PublisherLog
-from p2pmsg.publisher.steps import run_steps
+from p2pmsg.publisher.steps import Steps
 from p2pmsg.stats import LogStats
 from p2pmsg.wire import Frame, FrameError
 
@@ -29,7 +29,7 @@ _FRAMES_PER_ANSWER: Final = 64
 
 
 class MoldLog:
-    """The log of one session. Not thread-safe, but that `sync` leaves the lock while it waits.
+    """The log of one session. Not thread-safe.
 
     Args:
         config: a `LogConfig`.
@@ -103,15 +103,15 @@ class MoldLog:
         return found
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
-        """Return when `handle_timer` has something to do, or None."""
+        """Return when `upkeep` has something to bring to the disk, or None."""
         return self._log.next_deadline_ns(now_ns=now_ns)
 
-    def handle_timer(self, lock: AbstractContextManager[object], *, now_ns: int) -> None:
-        """Bring to the disk what is due, and apply retention; the lock is not held."""
+    def upkeep(self, *, now_ns: int) -> Steps[None]:
+        """Bring to the disk what is due, and apply retention; what may wait is handed out."""
         due_ns = self._log.next_deadline_ns(now_ns=now_ns)
         if due_ns is not None and now_ns >= due_ns:
-            self._log.sync(lock)
-        run_steps(self._log.expire_steps(lock, now_ns=now_ns, wall_ns=time.time_ns()))
+            yield from self._log.sync_steps(nullcontext())
+        yield from self._log.expire_steps(nullcontext(), now_ns=now_ns, wall_ns=time.time_ns())
 
     def close(self) -> None:
         """Close; raises `LogFailedError` where not everything could be written."""

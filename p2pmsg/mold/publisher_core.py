@@ -71,15 +71,12 @@ class MoldPublisherCore:
 
     def publish(self, messages: Iterable[bytes], *, now_ns: int) -> tuple[int, int]:
         """Accept messages; returns the first and the last one's sequence."""
-        if self._log is not None:
-            # An interrupt may have come where the log alone had a packet.
-            self.following = max(self.following, self._log.following)
         first = self.following
         made = codec.packets(self.session, first, messages, self._packet_bytes)
         logged, failure = (made, None) if self._log is None else self._write(self._log, made)
         for sequence, count, data in logged:
-            self.replay.append(_STREAM, sequence, count, data, now_ns=now_ns, timestamp_ns_max=0)
             self.outbox.append(data)
+            self.replay.append(_STREAM, sequence, count, data, now_ns=now_ns, timestamp_ns_max=0)
             self.following = sequence + count
         self._heartbeat.data_sent(now_ns=now_ns)
         if failure is not None:
@@ -106,6 +103,23 @@ class MoldPublisherCore:
         except LogFailedError as error:
             return [], failure or error
         return logged, failure
+
+    def resync(self) -> None:
+        """Go on after what an exception left in the outbox, the replay buffer, or the log alone.
+
+        No caller got its sequences, and receivers may have it, or ask for it.
+        """
+        known = [self.following, self.replay.next(_STREAM)]
+        if self._log is not None:
+            known.append(self._log.following)
+        if self.outbox:
+            packet = codec.read_packet(self.outbox[-1])
+            known.append(packet.sequence + len(packet.messages))
+        self.following = max(known)
+
+    def end_log(self) -> None:
+        """Answer no requests from the log any more: it is closed."""
+        self._log = None
 
     def end(self, *, now_ns: int) -> None:
         """Say from now on that the session is over."""

@@ -93,7 +93,7 @@ def lose_on_line(subscriber, number, part):
 
 def lose_requests(feed, part):
     """Let the kernel drop `part` (0 to 1) of the requests to a MoldUDP64 feed."""
-    lose(feed._server, part)
+    lose(feed._peer._server, part)
 
 
 def exact_of(collector):

@@ -14,7 +14,8 @@ from p2pmsg.testing.kernel_loss import lose_datagrams
 from tests.integration.aio import shell
 from tests.integration.inside import lose_requests
 from tests.integration.mold import Group, itch_messages, make_feed, place, playing, reader_of
-from tests.integration.peers import check_ledger, eventually, take
+from tests.integration.peers import ROOT, check_ledger, eventually, take
+from tests.unit.p2pmsg.interrupts import interrupt_at
 
 __all__ = ["make_feed", "place", "shell"]
 
@@ -30,6 +31,29 @@ def test_a_feed_has_its_own_sequences(make_feed, make_subscriber, place):
     assert [message.sequence for message in messages] == [1, 2, 3, 4]
     assert {(message.topic, message.publisher) for message in messages} == {("mold", "S1")}
     check_ledger(subscriber)
+
+
+@pytest.mark.rounds(20, 800)
+def test_ctrl_c_anywhere_uses_no_sequence_twice(
+    make_feed, make_subscriber, place, rounds, tmp_path
+):
+    """What `publish` returned arrives; of the interrupted call what arrives is what was given."""
+    feed = make_feed(log=tmp_path)
+    subscriber = make_subscriber(reader_of(place, feed), start="earliest")
+    ours, returned, count = str(ROOT / "p2pmsg"), {}, 0
+    for step in range(0, 800, 800 // rounds):
+        values = [b"%d/%d" % (step, number) for number in range(200)]
+        interrupt_at(
+            step,
+            lambda values=values: feed.publish_many(values),
+            lambda code: code.co_filename.startswith(ours),
+        )
+        returned[feed.publish(b"%d" % step)] = b"%d" % step
+        count = max(returned)
+    found = {message.sequence: message.value for message in take(subscriber, count)}
+    assert len(found) == count
+    assert returned.items() <= found.items()
+    check_ledger(subscriber, lost=0)
 
 
 def test_an_exchange_feed_is_complete_at_ten_percent_loss(make_feed, make_subscriber, place):

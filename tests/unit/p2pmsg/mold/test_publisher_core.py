@@ -1,7 +1,10 @@
 """The request server: partial answers, budgets, history."""
 
+import pytest
+
 from p2pmsg.mold import codec
 from p2pmsg.mold.publisher_core import ALL_BURST_BYTES, HOST_BURST_BYTES, MoldPublisherCore
+from recovery import ReplayBuffer
 
 SESSION = b"TEST      "
 MS = 1_000_000
@@ -85,3 +88,18 @@ def test_one_that_a_stranger_names_as_the_sender_gets_a_bounded_amount():
     assert answered("victim", 10**9) <= HOST_BURST_BYTES
     hosts = sum(answered(f"host{number}", 10**9, 4000) for number in range(6))
     assert hosts <= ALL_BURST_BYTES
+
+
+def test_what_an_exception_left_half_done_is_gone_on_after(monkeypatch):
+    core = make()
+
+    def fail(*arguments, **options):
+        raise MemoryError
+
+    with monkeypatch.context() as patched, pytest.raises(MemoryError):
+        patched.setattr(ReplayBuffer, "append", fail)
+        core.publish([b"1", b"2"], now_ns=0)
+    core.resync()
+    assert core.publish([b"3"], now_ns=0) == (3, 3)
+    packets = [codec.read_packet(data) for data in core.outbox]
+    assert [(each.sequence, each.messages) for each in packets] == [(1, [b"1", b"2"]), (3, [b"3"])]

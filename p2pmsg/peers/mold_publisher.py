@@ -1,0 +1,355 @@
+"""The publisher of a MoldUDP64 feed, with its request server."""
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import transports
+from p2pmsg.checks import checked, shown, whole
+from p2pmsg.driver.lifecycle import INHERITED, check_process
+from p2pmsg.driver.peer import Peer
+from p2pmsg.driver.verbs import Blocking, Verb, Wait
+from p2pmsg.errors import BindError, ClosedError, ConfigError, LogFailedError, translated
+from p2pmsg.mold import codec
+from p2pmsg.mold.log import MoldLog
+from p2pmsg.mold.publisher_core import History, MoldPublisherCore
+from p2pmsg.peers.network import MACHINE, Network
+from p2pmsg.stats import LogStats, Stats
+from p2pmsg.sync.settings import log_config
+from recovery import TokenBucket
+from recovery.checks import to_ns
+from transports.endpoint import request_address
+from transports.failing import Failing
+from transports.own_log import own_log as _log
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from recovery.log import LogConfig
+
+_REQUESTS_PER_TURN: Final = 256
+_ANSWERS_PER_TURN: Final = 64
+_REQUEST_BYTES_MAX: Final = 2048
+_FULL_NS: Final = 200_000
+"""How soon it is tried again where the system had no space for a packet."""
+_LOG_NS: Final = 100_000_000
+"""How often the log is looked at."""
+END_S: Final = 0.35
+"""How long the end of a session is said, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoldPublisherStats(Stats):
+    """A Mold publisher's counters since it was made.
+
+    Attributes:
+        session: its name.
+        published: messages accepted.
+        replay_bytes: what the replay buffer holds, in bytes.
+        requests, messages_repaired: requests taken, and messages sent again.
+        unanswered: messages asked for that nothing keeps.
+        throttled: requests not answered, since their host had had 16 MiB/s, or all had 64 MiB/s.
+        requests_invalid: requests that were dropped, by reason.
+        log: the log's counters, or None.
+        unsent: packets that the system did not send, as where there is no route or a firewall drops
+            them: receivers ask for what was in them.
+
+    """
+
+    session: str
+    published: int
+    replay_bytes: int
+    requests: int
+    messages_repaired: int
+    unanswered: int
+    requests_invalid: dict[str, int]
+    log: LogStats | None = None
+    throttled: int = 0
+    unsent: int = 0
+
+
+class MoldPublisherPeer(Peer):
+    """The socket to the group, the request server's, the log, and the state machine.
+
+    Args:
+        endpoint, rate_limit_bytes_s, replay_bytes, history, log: as for `MoldPublisher`.
+        session: its name, as it goes over the wire.
+        network: the clock.
+
+    Attributes:
+        endpoint: where the packets go.
+        request_address: where requests are answered.
+
+    """
+
+    thread_name = "p2pmsg-mold"
+    name = "the Mold publisher"
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        session: bytes,
+        replay_bytes: int,
+        rate_limit_bytes_s: int,
+        history: History | None,
+        log: "LogConfig | None",
+        network: Network = MACHINE,
+    ) -> None:
+        check_process()
+        self.now_ns = network.now_ns
+        self._closed_why: str | None = None
+        self._bucket = TokenBucket(rate_limit_bytes_s, max(65_536, rate_limit_bytes_s // 100))
+        self._again_ns = 0
+        self._log: MoldLog | None = None
+        self._log_is_open = False
+        with translated():
+            at = transports.parse_endpoint(endpoint)
+            if at.scheme != "mold":
+                raise ConfigError("endpoint", "mold://…", endpoint)
+            self._udp = transports.UdpSender(at)
+        try:
+            self._server = _bind_server(at)
+        except BaseException:
+            self._udp.close()
+            raise
+        try:
+            if log is not None:
+                self._log = MoldLog(log, session, at.option("topic", "mold"))
+                self._log_is_open = True
+        except BaseException:
+            self.abandon()
+            raise
+        self._fds = frozenset({self._server.fileno()})
+        host, port = self._server.getsockname()[:2]
+        self.endpoint, self.request_address = self._udp.endpoint, (str(host), int(port))
+        self._answers = Failing(
+            f"the request server at {self.request_address}",
+            "answers cannot be sent",
+            "receivers ask again",
+        )
+        self._core = MoldPublisherCore(
+            session=session,
+            packet_bytes=self._udp.datagram_bytes,
+            replay_bytes=replay_bytes,
+            history=history,
+            now_ns=self.now_ns(),
+            log=self._log,
+        )
+
+    # ------------------------------------------------------------------ for the driver
+
+    def turn(self, now_ns: int) -> None:
+        """Take requests, say where the session stands, and send what the rate allows."""
+        for data, address in self._requests():
+            self._core.receive_request(data, address, now_ns=now_ns)
+        self._core.handle_timer(now_ns=now_ns)
+        self._send(now_ns)
+        for _ in range(_ANSWERS_PER_TURN):
+            answer = self._core.next_answer(now_ns=self.now_ns())
+            if answer is None:
+                break
+            try:
+                self._server.sendto(*answer)
+                if self._answers.why:
+                    self._answers.worked()
+            except BlockingIOError:
+                pass  # it will ask again
+            except OSError as error:
+                self._answers.note(error)
+
+    def fds(self) -> frozenset[int]:
+        """Return the request server's."""
+        return self._fds
+
+    def next_deadline_ns(self) -> int:
+        """Return when there is something to send."""
+        now_ns = self.now_ns()
+        due_ns = self._core.next_deadline_ns(now_ns=now_ns)
+        if self._core.outbox:
+            due_ns = min(due_ns, max(self._again_ns, self._bucket.ready_at_ns(now_ns)))
+        return due_ns
+
+    def resync(self) -> None:
+        """Go on after what may have gone out."""
+        self._core.resync()
+
+    def upkeep(self) -> Verb[None] | None:
+        """Bring the log to the disk, and apply its retention."""
+        return None if self._log is None else self._keep_up(self._log)
+
+    def _keep_up(self, log: MoldLog) -> Verb[None]:
+        while True:
+            yield Wait(self._is_log_due, self.now_ns() + _LOG_NS)
+            if self._log_is_open:
+                steps = log.upkeep(now_ns=self.now_ns())
+                try:
+                    call = next(steps)
+                    while True:
+                        try:
+                            result = yield Blocking(call)
+                        except Exception as error:
+                            call = steps.throw(error)
+                        else:
+                            call = steps.send(result)
+                except StopIteration:
+                    pass
+
+    def _is_log_due(self) -> bool:
+        if self._log is None or not self._log_is_open:
+            return False
+        now_ns = self.now_ns()
+        due_ns = self._log.next_deadline_ns(now_ns=now_ns)
+        return due_ns is not None and now_ns >= due_ns
+
+    def shut(self) -> None:
+        """Close the sockets and the log."""
+        self._closed_why = self._closed_why or "it is closed"
+        self.abandon()
+        try:
+            self._close_log()
+        except LogFailedError as error:
+            _log.error("%s", error)
+
+    def abandon(self) -> None:
+        """In a forked child: the request server's port is free when the parent has ended."""
+        self._closed_why = self._closed_why or INHERITED
+        self._udp.close()
+        self._server.close()
+
+    # --------------------------------------------------------------------------- verbs
+
+    def publish(self, messages: Sequence[bytes]) -> Verb[tuple[int, int]]:
+        """Send messages as soon as those before them have left; return their sequences."""
+        while self._core.outbox and self._closed_why is None:
+            yield Wait(self._has_space)
+        if self._closed_why is not None:
+            raise ClosedError("the publisher", self._closed_why)
+        now_ns = self.now_ns()
+        result = self._core.publish(messages, now_ns=now_ns)
+        self._send(now_ns)
+        return result
+
+    def close(self, linger: float) -> Verb[None]:
+        """Say that the session is over, after all that was published, and go on answering."""
+        self._closed_why = "it is closed"
+        self._core.end(now_ns=self.now_ns())
+        while self._core.outbox:
+            yield Wait(self._has_left)
+        yield Wait(bool, self.now_ns() + to_ns(max(0.0, linger)))
+        self._close_log()
+
+    def stats(self) -> MoldPublisherStats:
+        """Return the counters as they are now."""
+        core = self._core
+        return MoldPublisherStats(
+            session=core.session.decode().rstrip(),
+            published=core.following - 1,
+            replay_bytes=core.replay.bytes_held,
+            requests=core.requests,
+            messages_repaired=core.messages_repaired,
+            unanswered=core.unanswered,
+            requests_invalid=dict(core.invalid),
+            throttled=core.throttled,
+            log=None if self._log is None else self._log.stats(),
+            unsent=self._udp.unsent.count,
+        )
+
+    def _has_space(self) -> bool:
+        return self._closed_why is not None or not self._core.outbox
+
+    def _has_left(self) -> bool:
+        return not self._core.outbox
+
+    def _requests(self) -> Iterator[tuple[bytes, Any]]:
+        for _ in range(_REQUESTS_PER_TURN):
+            try:
+                yield self._server.recvfrom(_REQUEST_BYTES_MAX)
+            except OSError:
+                break
+
+    def _send(self, now_ns: int) -> None:
+        outbox, bucket = self._core.outbox, self._bucket
+        while outbox and bucket.available(now_ns) >= 1:
+            if not self._udp.send(outbox[0]):
+                self._again_ns = now_ns + _FULL_NS
+                break
+            bucket.take(len(outbox.popleft()), now_ns)
+
+    def _close_log(self) -> None:
+        if self._log is not None and self._log_is_open:
+            self._log_is_open = False
+            self._core.end_log()
+            self._log.close()
+
+
+def _bind_server(endpoint: transports.Endpoint) -> socket.socket:
+    host, port = request_address(endpoint.option("request", "0.0.0.0:0"))
+    made: socket.socket | None = None
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+        family, _, _, _, address = found[0]
+        made = socket.socket(family, socket.SOCK_DGRAM)
+        made.setblocking(False)
+        made.bind(address)
+    except (OSError, UnicodeError) as error:  # the latter: no name can be like that
+        if made is not None:
+            made.close()
+        number = error.errno if isinstance(error, OSError) else None
+        raise BindError(f"cannot bind {host}:{port}: {error}", number) from error
+    return made
+
+
+class MoldPublisherBase:
+    """What never waits; see the faces."""
+
+    _patience_s: ClassVar[float | None] = END_S
+    _open: Callable[[Callable[[], Peer]], None]
+    _driver: Any
+    _peer: MoldPublisherPeer
+
+    @checked(rate_limit_bytes_s=1)
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        session: str,
+        replay_bytes: int = 64 * 2**20,
+        rate_limit_bytes_s: int = 125_000_000,
+        history: History | None = None,
+        log: "LogConfig | str | Path | None" = None,
+    ) -> None:
+        whole("replay_bytes", replay_bytes, 0)
+        whole("rate_limit_bytes_s", rate_limit_bytes_s, 1000)
+        self._open(
+            partial(
+                MoldPublisherPeer,
+                endpoint,
+                session=codec.session_bytes(session),
+                replay_bytes=replay_bytes,
+                rate_limit_bytes_s=rate_limit_bytes_s,
+                history=history,
+                log=log_config(log),
+            )
+        )
+
+    def __repr__(self) -> str:
+        return shown(self, lambda: self.endpoint, lambda: self._driver.stopping)
+
+    @property
+    def endpoint(self) -> str:
+        """Where the packets go."""
+        return self._peer.endpoint
+
+    @property
+    def request_address(self) -> tuple[str, int]:
+        """Where requests are answered: (host, port)."""
+        return self._peer.request_address
+
+    def stats(self) -> MoldPublisherStats:
+        """Return the counters as they are now; also after `close`."""
+        found: MoldPublisherStats = self._driver.section.read(self._peer.stats)
+        return found
