@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from tests import areas
 from tests.spark_home import make_home
@@ -54,10 +54,11 @@ class Watch:
         self.stderr = os.dup(2)
 
 
-settings.register_profile(  # a slow machine is no finding
-    "p2pmsg", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+settings.register_profile(  # a slow machine is no finding; the same examples at each run
+    "short", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
-settings.load_profile("p2pmsg")
+settings.register_profile("long", settings.get_profile("short"), derandomize=False)
+settings.load_profile("short")
 
 
 def pytest_addoption(parser):
@@ -91,6 +92,8 @@ def pytest_runtest_teardown():
 
 def pytest_configure(config):
     config.stash[WATCH] = Watch()
+    if config.getoption("--long"):
+        settings.load_profile("long")
     only = config.getoption("--only")
     try:
         config.only_areas = areas.parse(only) if only else None
@@ -170,7 +173,8 @@ def pytest_collection_modifyitems(config, items):
 def is_of_this_run(config, item):
     is_long = item.get_closest_marker("long") is not None
     if config.getoption("--long"):
-        return is_long or item.get_closest_marker("rounds") is not None
+        is_random = is_hypothesis_test(getattr(item, "obj", None))  # by other examples each time
+        return is_long or is_random or item.get_closest_marker("rounds") is not None
     is_named = any(item.nodeid.startswith(arg) for arg in config.args if "::" in arg)
     return not is_long or is_named or "long" in config.getoption("-m")
 
