@@ -11,10 +11,13 @@ that one has stopped. Any other method of an object that is closed raises `Close
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from transports.curve import CurveClient
+
+RECEIVE_BUFFER_BYTES: Final = 16 * 2**20
+"""20 ms of what one Python process can take in; with more, what is read is only older."""
 
 
 class OpenConnections(Protocol):

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from transports.base import RECEIVE_BUFFER_BYTES
 from transports.binding import on_bound, on_closed, translate_bind
 from transports.endpoint import Endpoint, as_endpoint, is_address
 from transports.errors import ClosedError, EndpointError, TransportError
@@ -49,8 +50,6 @@ _BUFFER_BYTES_MAX: Final = 2**31 - 1
 ANSWER_BUFFER_BYTES: Final = 4 * 2**20
 """Space for what receivers send back at once, as after a loss that is common to a thousand of them,
 and for what unknown senders add."""
-RECEIVE_BUFFER_BYTES: Final = 16 * 2**20
-"""20 ms of what one Python process can take in; with more, what is read is only older."""
 _BUFFER_BYTES: Final = 65_536
 _ANCILLARY_BYTES: Final = 128
 _MEMINFO_BYTES: Final = 36

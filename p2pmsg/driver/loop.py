@@ -513,8 +513,12 @@ class ManualDriver(TurnDriver):
         self._due_ns = 0
 
     def begin(self, call: Awaitable[R]) -> Begun[R]:
-        """Begin a call of the peer, such as `drain()`."""
+        """Begin a call of the peer, such as `drain()`; `ClosedError` where that is closed."""
         self.check_caller()
+        if self.stopping:
+            if isinstance(call, Coroutine):
+                call.close()
+            raise ClosedError("it", "it is closed, and takes no turns")
         begun = Begun(self, call)
         begun._go_on()
         return begun

@@ -5,12 +5,13 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from p2pmsg.driver.verbs import LateError
 from p2pmsg.errors import P2PError, ReentrantCallError
 
 R = TypeVar("R")
+_LOOKS: Final = 9
 
 
 class Section:
@@ -131,8 +132,17 @@ class Section:
         return result
 
     def read(self, call: Callable[..., R], *arguments: Any) -> R:
-        """Call what only reads: inside, or at once where this thread is there already."""
+        """Call what only reads: inside, or at once where this thread is there already.
+
+        So does a thread that must not enter; what changed while it looked, it looks at once more.
+        """
+        if not self.acquire():
+            for _ in range(_LOOKS):
+                with suppress(RuntimeError):
+                    return call(*arguments)
+            return call(*arguments)
         try:
+            self.release()
             return self.run(call, *arguments)
         except ReentrantCallError:
             return call(*arguments)

@@ -97,6 +97,9 @@ class ThreadDriver:
         self.wake()
         self._close_wake()
 
+    def check_caller(self) -> None:
+        """Do nothing: any thread may call."""
+
     def wake(self) -> None:
         """Have a turn taken now, by the peer's thread or the caller's that takes them."""
         if self._is_woken:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import transports
 from p2pmsg.driver.lifecycle import zmq_context
 from p2pmsg.publisher.served import FrameMemory
-from transports.udp import RECEIVE_BUFFER_BYTES
+from transports.base import RECEIVE_BUFFER_BYTES
 
 if TYPE_CHECKING:
     from transports.curve import CurveClient, CurveServer

@@ -10,7 +10,7 @@ from p2pmsg.publisher.served import PYTHON_MEMORY
 from p2pmsg.testing.memory_group import MemoryGroupReceiver, MemoryGroupSender
 from p2pmsg.testing.network import FaultyNetwork
 from transports import MemoryReceiver, MemoryRecoveryClient, MemoryRecoveryServer, MemorySender
-from transports.udp import RECEIVE_BUFFER_BYTES
+from transports.base import RECEIVE_BUFFER_BYTES
 
 WALL_NS = 1_700_000_000 * 10**9
 """What the simulated wall clock shows when the manual clock shows 0."""

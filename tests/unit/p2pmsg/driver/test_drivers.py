@@ -369,6 +369,32 @@ def test_a_call_that_never_waits_lets_others_run():
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
+def test_any_thread_may_read_what_is_of_a_loop():
+    async def main():
+        async with AioBox() as box:
+            section = box.driver.section
+            with pytest.raises(RuntimeError, match="is used"):
+                await asyncio.to_thread(section.run, len, "four")
+            assert await asyncio.to_thread(section.read, len, "four") == 4
+            found = iter([RuntimeError("changed"), 4])
+
+            def look():
+                if isinstance(one := next(found), RuntimeError):
+                    raise one
+                return one
+
+            assert await asyncio.to_thread(section.read, look) == 4
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_one_that_is_closed_begins_nothing():
+    box = AioBox()
+    box.close_now()
+    with pytest.raises(ClosedError):
+        box.begin(box.run(box.peer.receive()))
+
+
 def test_one_that_was_made_outside_of_a_loop_is_refused_inside():
     box = AioBox()
 
