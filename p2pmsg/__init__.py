@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from p2pmsg.log import LogConfig as LogConfig
     from p2pmsg.message import Message as Message
     from p2pmsg.message import MessageBatch as MessageBatch
+    from p2pmsg.peers.threads.publisher import Publisher as Publisher
     from p2pmsg.queue import Job as Job
     from p2pmsg.queue import Puller as Puller
     from p2pmsg.queue import Pusher as Pusher
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from p2pmsg.requests import Requester as Requester
     from p2pmsg.requests import Responder as Responder
     from p2pmsg.security import Security as Security
-    from p2pmsg.sync.publisher import Publisher as Publisher
     from p2pmsg.sync.relay import Relay as Relay
     from p2pmsg.sync.subscriber import Subscriber as Subscriber
 
@@ -111,7 +111,7 @@ _HOMES = {
     "p2pmsg.queue": ("Job", "Puller", "Pusher", "PusherConfig"),
     "p2pmsg.requests": ("Requester", "Responder"),
     "p2pmsg.security": ("Security",),
-    "p2pmsg.sync.publisher": ("Publisher",),
+    "p2pmsg.peers.threads.publisher": ("Publisher",),
     "p2pmsg.sync.relay": ("Relay",),
     "p2pmsg.sync.subscriber": ("Subscriber",),
 }  # fmt: skip

@@ -286,6 +286,16 @@ class RetransmitScheduler:
         self._idle.pop(requester, None)
         self._parked.discard(requester)
 
+    def resync(self) -> None:
+        """Forget what is waited for, after an exception at any line: requesters ask again."""
+        for state in self._requesters.values():
+            state.wanted.clear()
+            state.answered.clear()
+            state.ranges_held = 0
+        self._ready.clear()
+        self._parked = DeadlineHeap()
+        self._idle = OrderedDict.fromkeys(self._requesters)
+
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `next_job` may have something: `now_ns` if it has, None if nothing waits."""
         if self._ready:

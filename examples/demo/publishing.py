@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from p2pmsg import codec
 from p2pmsg.config import PublisherConfig
-from p2pmsg.sync.publisher import Publisher
+from p2pmsg.peers.threads.publisher import Publisher
 from recovery.log import LogConfig
 
 from .child import emit, next_command

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from p2pmsg.aio import metrics as metrics
-    from p2pmsg.aio.publisher import Publisher as Publisher
     from p2pmsg.aio.puller import Puller as Puller
     from p2pmsg.aio.pusher import Pusher as Pusher
     from p2pmsg.aio.relay import Relay as Relay
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from p2pmsg.aio.requester import Requester as Requester
     from p2pmsg.aio.responder import Responder as Responder
     from p2pmsg.aio.subscriber import Subscriber as Subscriber
+    from p2pmsg.peers.loop.publisher import Publisher as Publisher
 
 __all__ = [
     "Answer",
@@ -33,7 +33,7 @@ __all__ = [
 
 _HOME = {
     "Answer": "p2pmsg.aio.requester",
-    "Publisher": "p2pmsg.aio.publisher",
+    "Publisher": "p2pmsg.peers.loop.publisher",
     "Puller": "p2pmsg.aio.puller",
     "Pusher": "p2pmsg.aio.pusher",
     "Relay": "p2pmsg.aio.relay",
@@ -43,7 +43,7 @@ _HOME = {
 }
 
 
-_FIRST_USED = ("concurrent.futures.thread", "msgpack", "p2pmsg.sync.stats")
+_FIRST_USED = ("concurrent.futures.thread", "msgpack", "p2pmsg.driver.loop", "p2pmsg.sync.stats")
 """For what waits for the disk, for values that msgspec does not pack, and for `stats()`."""
 
 

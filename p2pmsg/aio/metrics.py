@@ -7,7 +7,6 @@ from typing import Any
 
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import SAFETY_S, LoopDriver
-from p2pmsg.aio.publisher import Publisher
 from p2pmsg.checks import time_to_wait
 from p2pmsg.config import PublisherConfig
 from p2pmsg.driver.lifecycle import INHERITED
@@ -15,6 +14,7 @@ from p2pmsg.errors import ConfigError
 from p2pmsg.metrics.deltas import Deltas
 from p2pmsg.metrics.gathering import ADD_UP_AT, Gathering
 from p2pmsg.metrics.sinks import Plain, Reliable
+from p2pmsg.peers.loop.publisher import Publisher
 from transports.own_log import own_log as _log
 
 
@@ -192,9 +192,9 @@ class Client(Gathering, ClosesInLoop):
             self._end()
         elif isinstance(sink, Reliable):
             try:
-                await sink.publisher._close(patience_s, sink.is_through)
+                await sink.publisher._end(sink.publisher._peer.close(patience_s, sink.is_through))
             finally:
-                if sink.publisher._is_over and not self._is_over:
+                if sink.publisher._driver.stopping and not self._is_over:
                     self._end()
                     self._on_missing(*sink.missing(patience_s))
 

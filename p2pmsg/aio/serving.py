@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Self
 
-import transports
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.in_order import InOrder
 from p2pmsg.aio.loop import LoopDriver
@@ -20,7 +19,6 @@ from p2pmsg.sync.serving import (
     BUSY_NS,
     MS,
     RETRY_NS,
-    ROUND_NS,
     ServingPeer,
     ServingRounds,
     linger_ms,
@@ -57,8 +55,6 @@ class LoopRounds(ServingRounds):
     executor: InOrder
 
     def _prepare(self) -> None:
-        self._linger_s = self._core.config.linger
-        self._ticker: asyncio.TimerHandle | None = None
         self._steps: Steps[None] | None = None
         self._watches_sender = True
         self.job: asyncio.Future[Any] | None = None
@@ -78,41 +74,11 @@ class LoopRounds(ServingRounds):
     def stop(self) -> None:
         """End them, before the sockets are closed."""
         self.driver.stop()
-        if self._ticker is not None:
-            self._ticker.cancel()
-
-    def tick(self) -> None:
-        """Flush the open batches when they have lingered; called under the lock."""
-        self.ticking = True
-        self._ticker = self.driver.loop.call_later(self._linger_s, self._tick)
-
-    def _tick(self) -> None:
-        core = self._publisher
-        if core is None or self.driver.stopping:
-            return
-        again_s = self._linger_s + _RETRY_S
-        try:
-            with self._lock:
-                self._flush(core)
-            opened_ns = min((one.opened_ns for one in core.open_batches.values()), default=None)
-            if opened_ns is None:
-                again_s = -1.0
-            else:
-                again_s = max(0.0, self._linger_s - (time.monotonic_ns() - opened_ns) / 1e9)
-        except Exception:  # it must go on: without it nothing is sent
-            _log.exception("a publisher could not flush; it goes on")
-        if core.unsynced or self._outgoing.waits:
-            self.wake()
-        self.ticking = again_s >= 0.0
-        if self.ticking:
-            self._ticker = self.driver.loop.call_later(again_s, self._tick)
-        self.driver.notify()
 
     def _fds(self) -> Iterable[int]:
         sender = self._sender
         fds = {self._server.fileno(), self._server.connections.fd}
-        if isinstance(sender, transports.ZmqSender):
-            fds.add(sender.connections.fd)
+        fds.add(sender.connections.fd)
         if self._watches_sender:
             fds.add(sender.fileno())
         return fds
@@ -126,8 +92,7 @@ class LoopRounds(ServingRounds):
         else:
             self._go_on()
         # What is signalled there while messages are sent is space, which sending finds by itself.
-        is_zmq = isinstance(self._sender, transports.ZmqSender)
-        busy = is_zmq and time.monotonic_ns() - self._core.sealed_ns < BUSY_NS
+        busy = time.monotonic_ns() - self._core.sealed_ns < BUSY_NS
         watches_sender = not busy or self._outgoing.waits
         if watches_sender != self._watches_sender:
             self._watches_sender = watches_sender
@@ -142,15 +107,15 @@ class LoopRounds(ServingRounds):
         try:
             if steps is None or job is None:
                 steps = self._round()
-                call = next(steps)
+                request = next(steps)
             elif (error := _error_of(job)) is not None:
-                call = steps.throw(error)
+                request = steps.throw(error)
             else:
-                call = steps.send(job.result())
+                request = steps.send(job.result())
         except StopIteration:
             return
         self._steps = steps
-        self.job = self.executor.call(call)
+        self.job = self.executor.call(request.call)
         self.job.add_done_callback(self._wake_after)
 
     def _wake_after(self, job: "asyncio.Future[Any]") -> None:
@@ -160,25 +125,14 @@ class LoopRounds(ServingRounds):
             self.wake()
 
     def _wait_s(self) -> float:
-        core, commits = self._core, self.acknowledgements
+        core = self._core
         if self.job is not None:
-            return self._retry_s() if self._outgoing.waits or core.control else _IDLE_S
+            return _RETRY_S if self._outgoing.waits or core.control else _IDLE_S
         if self._outgoing.has_more or self._has_more_subscriptions or self._server.has_message():
             return 0.0
-        if commits.is_due:
-            return 0.0
         if self._outgoing.waits:
-            return self._retry_s()
-        return ROUND_NS / 1e9 if self.ticking else self._deadline_ms() / 1000
-
-    def _retry_s(self) -> float:
-        sender = self._sender
-        if isinstance(sender, transports.ZmqSender):
             return _RETRY_S
-        if sender.multicast.window.space() <= 0:
-            return _RETRY_S
-        wait_s = sender.wait_ns() / 1e9
-        return 0.0 if wait_s < _PACED_S else min(wait_s, _RETRY_S)
+        return self._deadline_ms() / 1000
 
 
 def _error_of(job: "asyncio.Future[Any]") -> BaseException | None:

@@ -157,7 +157,7 @@ def in_(arguments: argparse.Namespace) -> int:
         --secret-file github.secret --log github.log
     """
     from p2pmsg.config import PublisherConfig
-    from p2pmsg.sync.publisher import Publisher
+    from p2pmsg.peers.threads.publisher import Publisher
     from p2pmsg.webhooks.intake import receive
     from p2pmsg.webhooks.readying import message_bytes_of
     from p2pmsg.webhooks.serving import bind, make_server

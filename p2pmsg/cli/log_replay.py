@@ -13,7 +13,7 @@ from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import plural, rate_text
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import LogError
-from p2pmsg.sync.publisher import Publisher
+from p2pmsg.peers.threads.publisher import Publisher
 
 _CLOSE_S = 60.0
 """How long it waits at the end until all subscribers have everything."""

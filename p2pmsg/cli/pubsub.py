@@ -27,7 +27,7 @@ from p2pmsg.cli.text import (
 )
 from p2pmsg.errors import MessageError, SecurityError, SessionEndedError
 from p2pmsg.message import MessageBatch
-from p2pmsg.sync.publisher import Publisher
+from p2pmsg.peers.threads.publisher import Publisher
 from p2pmsg.sync.subscriber import Subscriber
 
 LINE_BYTES_MAX = 1 << 20

@@ -62,7 +62,7 @@ def serve(arguments: argparse.Namespace) -> int:
     """
     from p2pmsg.config import PublisherConfig
     from p2pmsg.http.app import BODY_BYTES_MAX, Gateway, GatewayConfig
-    from p2pmsg.sync.publisher import Publisher
+    from p2pmsg.peers.threads.publisher import Publisher
     from p2pmsg.webhooks.readying import message_bytes_of
     from p2pmsg.webhooks.serving import bind, make_server
 

@@ -14,8 +14,8 @@ from p2pmsg.driver.lifecycle import INHERITED, ClosesItself, quiet_threads
 from p2pmsg.errors import ClosedError, P2PError, ReentrantCallError
 from p2pmsg.metrics.gathering import Gathering
 from p2pmsg.metrics.sinks import Plain, Reliable
+from p2pmsg.peers.threads.publisher import Publisher
 from p2pmsg.sync.lock import PublishLock
-from p2pmsg.sync.publisher import Publisher
 from transports.own_log import own_log as _log
 from transports.signals import defer_signals
 
@@ -138,7 +138,8 @@ class Client(Gathering, ClosesItself):
     def _close_sink(self, patience_s: float) -> None:
         sink = self._sink
         if isinstance(sink, Reliable):
-            sink.publisher._close(patience_s, sink.is_through)
+            publisher = sink.publisher
+            publisher._end(publisher._peer.close(patience_s, sink.is_through))
             self._on_missing(*sink.missing(patience_s))
         elif isinstance(sink, Plain):
             sink.close()

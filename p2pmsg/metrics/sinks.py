@@ -7,14 +7,14 @@ from typing import Any, Generic, TypeVar
 
 from p2pmsg.errors import ConfigError
 from p2pmsg.metrics.deltas import BYTES_MAX, Deltas
+from p2pmsg.peers.publisher import PublisherBase
 from p2pmsg.statsd.listen import parse_listen
 from p2pmsg.statsd.totals import TOPIC
-from p2pmsg.sync.publishing import PublishingPeer
 
 _PACKET_BYTES = 1432
 """What fits into one Ethernet frame, as statsd's documentation advises."""
 _OTHERS_S = 1.0
-P = TypeVar("P", bound=PublishingPeer)
+P = TypeVar("P", bound=PublisherBase)
 
 
 class Reliable(Generic[P]):
@@ -29,10 +29,10 @@ class Reliable(Generic[P]):
     def __init__(self, publisher: P) -> None:
         self.publisher = publisher
         self.endpoint = self.publisher.endpoint
-        self.bytes_max = self.publisher._core.config.message_bytes_max
+        self.bytes_max = self.publisher._peer.core.config.message_bytes_max
         self._first: int | None = None
         self._repaired, self._through_s = -1, 0.0
-        self._following = self.publisher._core.accepted(TOPIC)
+        self._following = self.publisher._peer.core.accepted(TOPIC)
 
     def send(self, deltas: Deltas) -> int:
         """Publish them; return what `following` returns then."""
@@ -48,14 +48,14 @@ class Reliable(Generic[P]):
     def following(self) -> int:
         """Return the next sequence: greater than before if `send`, even interrupted, sent."""
         publisher = self.publisher
-        following = publisher._lock.read(publisher._core.accepted, TOPIC)
+        following = int(publisher._driver.section.read(publisher._peer.core.accepted, TOPIC))
         if following > self._following:
             self._on_sent(following)
         return following
 
     def is_acknowledged(self) -> bool:
         """Whether a collector has everything, or none says what it has."""
-        requests = self.publisher._core.requests
+        requests = self.publisher._peer.core.requests
         acknowledged = requests.acknowledged.get(TOPIC, 0)
         return self._first is None or bool(requests.settlers) or acknowledged >= self._following
 
@@ -65,7 +65,7 @@ class Reliable(Generic[P]):
         One that was killed, or hangs, never says so: others are waited for until no repair was
         sent for a second.
         """
-        core = self.publisher._core
+        core = self.publisher._peer.core
         if not core.is_sent or not self.is_acknowledged():
             return False
         now_s, repaired = time.monotonic(), core.requests.frames_repaired
@@ -75,7 +75,7 @@ class Reliable(Generic[P]):
 
     def missing(self, patience_s: float) -> tuple[int, str]:
         """Return how many deltas no collector has, and why, after so many seconds of waiting."""
-        requests, first = self.publisher._core.requests, self._first
+        requests, first = self.publisher._peer.core.requests, self._first
         if first is None:
             return 0, ""
         # What the replay buffer no longer had when collectors asked for it.

@@ -10,7 +10,7 @@ import transports
 from p2pmsg.checks import checked, shown, whole
 from p2pmsg.driver.lifecycle import INHERITED, check_process
 from p2pmsg.driver.peer import Peer
-from p2pmsg.driver.verbs import Blocking, Verb, Wait
+from p2pmsg.driver.verbs import Verb, Wait
 from p2pmsg.errors import BindError, ClosedError, ConfigError, LogFailedError, translated
 from p2pmsg.mold import codec
 from p2pmsg.mold.log import MoldLog
@@ -184,18 +184,7 @@ class MoldPublisherPeer(Peer):
         while True:
             yield Wait(self._is_log_due, self.now_ns() + _LOG_NS)
             if self._log_is_open:
-                steps = log.upkeep(now_ns=self.now_ns())
-                try:
-                    call = next(steps)
-                    while True:
-                        try:
-                            result = yield Blocking(call)
-                        except Exception as error:
-                            call = steps.throw(error)
-                        else:
-                            call = steps.send(result)
-                except StopIteration:
-                    pass
+                yield from log.upkeep(now_ns=self.now_ns())
 
     def _is_log_due(self) -> bool:
         if self._log is None or not self._log_is_open:

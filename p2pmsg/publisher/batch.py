@@ -105,6 +105,7 @@ class Batch:
         opened_ns: when, by the monotonic clock; the linger counts from here.
         own_ns: the same in the program's own time: see `Gathering`.
         encode_into: packs a value that nobody has looked at, as a codec's encoder does.
+        is_plain: whether a message is in when it is in `buffer`, and `end` and `next` say so.
 
     """
 
@@ -122,6 +123,7 @@ class Batch:
         "encode_into",
         "end",
         "first",
+        "is_plain",
         "limit",
         "next",
         "opened_ns",
@@ -137,10 +139,10 @@ class Batch:
         frame_bytes: int,
         buffer: bytearray,
         pace: int = PACE_MAX,
-        encode_into: Callable[[Any, bytearray, int], None] = _encode_into,
+        encode_into: Callable[..., None] = _encode_into,
     ) -> None:
         """Begin; `pace` is that of the stream's batch before. Default: only the full one is due."""
-        self.encode_into = encode_into
+        self.encode_into, self.is_plain = encode_into, True
         self._body_at = len(prefix) + REST.size
         self.buffer = buffer
         self.end = start_frame(buffer, prefix)
@@ -185,6 +187,39 @@ class Batch:
         limit = min(full, size + step)
         self.limit, self.beyond = limit, full - limit
         return True
+
+    def append(self, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> int:
+        """Add a message and return its sequence; -1: the core is to look at it, or at the batch.
+
+        That is where the batch is full, or seems to be, and where the value cannot be packed as it
+        is. An exception at any step leaves what `repair` cuts off.
+
+        Raises:
+            MessageError: the key, the timestamp or the headers cannot be published.
+
+        """
+        buffer = self.buffer
+        try:
+            self.encode_into(value, buffer, -1)
+        except PACKING_ERRORS:
+            del buffer[self.end :]
+            return -1
+        if key is not None or timestamp_ns is not None or headers is not None:
+            self._add_columns_of(key, timestamp_ns, headers)
+        size, sequence = len(buffer), self.next
+        if size < self.limit:
+            self.end, self.next = size, sequence + 1
+            return sequence
+        self.repair()
+        return -1
+
+    def _add_columns_of(self, key: Any, timestamp_ns: Any, headers: Any) -> bool:
+        """Do as `add_columns`, and cut off what is refused."""
+        try:
+            return self.add_columns(key, timestamp_ns, headers)
+        except MessageError:
+            self.repair()
+            raise
 
     def put(self, value: Any) -> int:
         """Add a prepared value, which counts once `end`, `next` are set; return where it ends."""
@@ -288,6 +323,11 @@ class OpenBatches(dict[str, Batch]):
         if topic == self.topic:
             self.topic = self.batch = None
         super().__delitem__(topic)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.topic = self.batch = None
+        super().clear()
 
 
 class BufferPool:

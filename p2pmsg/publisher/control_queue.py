@@ -12,7 +12,7 @@ subscriptions, an answer waits for its own: sent before, it would reach nobody, 
 again.
 """
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -69,6 +69,14 @@ class ControlQueue:
         self._bytes = 0
         self._answers_turn = False
         self.dropped = self.sent = 0
+
+    def use_connections(self, count: int) -> None:
+        """Take the data path to have so many connections from now on."""
+        self.connections = count
+
+    def await_subscriptions(self) -> None:
+        """Let answers wait for the subscriptions to them: `on_subscription` is called."""
+        self.awaits_subscriptions = True
 
     def __len__(self) -> int:
         return len(self._answers) + self._held_pages + len(self.notices)
@@ -187,6 +195,14 @@ class ControlQueue:
         """Take frames again that were to leave, and did not; they go first."""
         self.notices.extendleft(reversed(list(frames)))
         self.sent -= len(frames)
+
+    def resync(self) -> None:
+        """Count again what waits, after an exception at any line."""
+        held = [page for _, pages in self._held.values() for page in pages]
+        self._held_pages = len(held)
+        self._bytes = sum(map(len, held)) + sum(len(page) for _, _, page in self._answers)
+        self._pages = Counter(probe for probe, _, _ in self._answers)
+        self._pages.update({probe: len(pages) for probe, (_, pages) in self._held.items()})
 
     def drain(self) -> list[bytes]:
         """Take out everything."""

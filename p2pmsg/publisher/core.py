@@ -53,6 +53,8 @@ _ANNOUNCE_NS = 200 * _MS
 waits half of that on average; 5 small datagrams a second cost nothing."""
 """So much a stream's first frames are taken to gather; a burst says little of what comes next."""
 _LARGE_BYTES = 32 * 1024  # from here on a frame of its own costs less than copying into a batch
+_EXPIRE_NS = 10 * _MS
+"""How often it is looked which frames and subscribers are too old."""
 LOG_RETRY_NS = 100 * _MS
 """How long what the log did not take waits until it is tried again by itself."""
 
@@ -116,6 +118,8 @@ class PublisherCore:
         self.memory = memory
         self.closing = False
         self._started_ns = self._announce_due_ns = now_ns
+        self._expire_due_ns = now_ns
+        self._called_inside_ns = 0
         self._buffers = BufferPool(2 * config.bulk_bytes)
         self.gathering = Gathering(config, gather_after)
         # So that the fast path need not look at the size of each message.
@@ -144,6 +148,27 @@ class PublisherCore:
         self.heartbeats.per_second_max = math.inf  # datagrams get lost
         self.heartbeats.busy_ns = to_ns(INTERVAL_MAX_S)  # or only the large do
         self._batch_bytes = min(self._batch_bytes, multicast.frame_bytes)
+
+    def resync(self) -> None:
+        """Go on after an exception at any line; a message is in where its batch counts it.
+
+        What is lost of requests is asked for again.
+        """
+        for batch in self.open_batches.values():
+            batch.repair()
+        if self.log is not None:
+            self.log.resync(self.open_batches.values())
+        self._find_unsynced()
+        self.requests.resync()
+        self.control.resync()
+        self.heartbeats.resync(self.streams.values())
+
+    def abandon(self) -> None:
+        """Forget what waits: in a forked child it is the parent's."""
+        self.closing = True
+        self.open_batches.clear()
+        self.outbox.clear()
+        self.unsynced.clear()
 
     def use_access_rules(self, access_rules: AccessRules) -> None:
         """Answer each requester what it may have, and nothing else; called before anything else."""
@@ -284,6 +309,7 @@ class PublisherCore:
         wall_ns: int,
     ) -> int:
         """Accept one message and return its sequence; raises `MessageError`, `LogFailedError`."""
+        self._called_inside_ns = self.gathering.inside_ns
         stream = self.streams.get(topic) or self._make_stream(topic)
         ready = self._values.prepared(stream, value)
         if stream.needs_exact and (batch := self.open_batches.get(topic)) is not None:
@@ -308,11 +334,9 @@ class PublisherCore:
     ) -> int:
         self._wall_offset_ns = wall_ns - now_ns
         batch = sealed = self.open_batches.get(topic)
-        if batch is not None and batch.limit <= 0:
-            batch.repair()  # an interrupt left it as it was
-            if batch.full_bytes <= 0:
-                self.seal(topic, now_ns=now_ns)  # an interrupt kept it from going
-                batch = sealed = None
+        if batch is not None and batch.full_bytes <= 0:
+            self.seal(topic, now_ns=now_ns)  # what kept it from going may be over
+            batch = sealed = None
         if batch is not None:
             end, following = batch.end, batch.next
             if self._append(batch, value, key, timestamp_ns, headers):
@@ -407,8 +431,13 @@ class PublisherCore:
         sequence = next_sequence(self.replay, self.log, topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         limit = self.config.message_bytes_max
-        ready = self._values.prepared(stream, value)
-        frame, kept = pack_alone(stream.prefix, sequence, base_ns, ready, key, headers, limit)
+        try:
+            ready = self._values.prepared(stream, value)
+            frame, kept = pack_alone(stream.prefix, sequence, base_ns, ready, key, headers, limit)
+        except MessageError as error:
+            if is_of_packing(error):
+                return -1  # `publish` looks at the parts
+            raise
         if log is not None:
             log.append(topic, sequence, 1, frame, base_ns, wall_ns, None, now_ns)
         self.replay.append(topic, sequence, 1, kept, now_ns=now_ns, timestamp_ns_max=base_ns)
@@ -416,6 +445,11 @@ class PublisherCore:
         self.sealed_ns = now_ns
         gathering.on_made(stream, int(len(frame) < _LARGE_BYTES), now_ns, now_ns)
         return sequence
+
+    def on_published(self, began_ns: int, ended_ns: int, *, gone: bool) -> None:
+        """Note how long a call of `publish` took, and whether all had left at its end."""
+        made = gone and self.sealed_ns == began_ns
+        self.gathering.on_call(self._called_inside_ns, began_ns, ended_ns, made=made)
 
     def on_alone(self, topic: str, began_ns: int, ended_ns: int) -> None:
         """Put off the next heartbeat, and note how long it took; after `publish_alone`."""
@@ -447,27 +481,25 @@ class PublisherCore:
 
     def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> bool:
         """Add a message; False where the batch has no space for it."""
-        limit, beyond = batch.limit, batch.beyond
-        # Until the message is in, nothing has space: what follows an interrupt repairs the batch.
-        batch.beyond, batch.limit = beyond + limit, 0
+        before = batch.limit
         try:
             end = batch.put(value)
             has_columns = key is not None or timestamp_ns is not None or headers is not None
             if has_columns and not batch.add_columns(key, timestamp_ns, headers):
                 batch.repair()
                 return False
-            size = end - batch.end - batch.limit
+            size = end - batch.end + before - batch.limit
             check_size("message", size, self.config.message_bytes_max)
             # No call in between: see Batch.
             batch.end, batch.next = end, batch.next + 1
-            batch.limit, batch.beyond = limit + batch.limit, beyond
             batch.commit()
             return True
-        except BaseException as error:
+        except MessageError:
             batch.repair()
-            if isinstance(error, PACKING_ERRORS) and not isinstance(error, MessageError):
-                raise packing_error("value", value, error) from error
             raise
+        except PACKING_ERRORS as error:
+            batch.repair()
+            raise packing_error("value", value, error) from error
 
     def publish_many(
         self,
@@ -632,8 +664,10 @@ class PublisherCore:
         """Flush what has lingered, send heartbeats that are due, forget what is too old."""
         for topic in self.lingering(now_ns=now_ns):
             self.seal_if_possible(topic, now_ns=now_ns)
-        self.replay.expire(now_ns=now_ns)
-        self.requests.expire(now_ns=now_ns)
+        if now_ns >= self._expire_due_ns:  # it looks at each subscriber
+            self._expire_due_ns = now_ns + _EXPIRE_NS
+            self.replay.expire(now_ns=now_ns)
+            self.requests.expire(now_ns=now_ns)
         self.heartbeats.handle_timer(self.streams.values(), now_ns=now_ns)
         if self.multicast is not None:
             for requester, frame in self.multicast.handle_timer(now_ns=now_ns):
@@ -657,21 +691,27 @@ class PublisherCore:
         batches = list(self.open_batches.items())
         return [topic for topic, batch in batches if now_ns >= self.gathering.due_ns(batch)]
 
-    def next_deadline_ns(self) -> int | None:
-        """Return when `handle_timer` has something to do, or None."""
-        deadlines = [self.heartbeats.next_deadline_ns(), self.next_deadline_but_beats_ns()]
-        return min((due_ns for due_ns in deadlines if due_ns is not None), default=None)
+    def next_deadline_ns(self, batches_ns: int | None = None) -> int | None:
+        """Return when `handle_timer` has something to do, or None.
 
-    def next_deadline_but_beats_ns(self) -> int | None:
-        """Return when `handle_timer` has something else to do than to send heartbeats, or None."""
-        deadlines = list(map(self.gathering.due_ns, self.open_batches.values()))
-        others = [self.replay.next_deadline_ns()]
+        Args:
+            batches_ns: when it is called for open batches. Default: when the first of them has
+                waited for long enough.
+
+        """
+        deadlines = [self.heartbeats.next_deadline_ns()]
+        if self.open_batches:
+            all_batches = self.open_batches.values()
+            first_ns = batches_ns or min(map(self.gathering.due_ns, all_batches))
+            deadlines.append(first_ns)
+        expires_ns = self.replay.next_deadline_ns()
+        if expires_ns is not None:
+            deadlines.append(max(expires_ns, self._expire_due_ns))
         if self.multicast is not None:
-            others.append(self.multicast.next_deadline_ns())
-        deadlines += [due_ns for due_ns in others if due_ns is not None]
-        if self.multicast is not None and not self.closing:
-            deadlines.append(self._announce_due_ns)
-        return min(deadlines, default=None)
+            deadlines.append(self.multicast.next_deadline_ns())
+            if not self.closing:
+                deadlines.append(self._announce_due_ns)
+        return min((due_ns for due_ns in deadlines if due_ns is not None), default=None)
 
     def frames_synced(self, count: int) -> None:
         """Let the first `count` of `unsynced` go: they are on the disk."""
@@ -679,8 +719,11 @@ class PublisherCore:
         for _ in range(count):
             self.outbox.append(unsynced[0][2])
             unsynced.popleft()
+        self._find_unsynced()
+
+    def _find_unsynced(self) -> None:
         self._unsynced_from.clear()
-        for topic, sequence, _ in unsynced:
+        for topic, sequence, _ in self.unsynced:
             self._unsynced_from.setdefault(topic, sequence)
 
     def frames_to_send(self) -> list[bytes | memoryview]:

@@ -71,6 +71,11 @@ class HeadsMaker:
         self._waiting_bytes = size
         self._waiting[requester, frame.kind] = frame.data
 
+    def resync(self) -> None:
+        """Forget the questions that wait, after an exception at any line: they come again."""
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
     def next_waiting(self, *, now_ns: int) -> tuple[bytes, bytes] | None:
         """Take out (requester, frame) of a question that may be answered now, or None."""
         if not self._waiting or self._all.available(now_ns) < 1:

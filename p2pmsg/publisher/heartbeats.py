@@ -9,7 +9,7 @@ takes a publisher for gone because of that: a subscriber that has heard nothing 
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 from p2pmsg import control, wire
@@ -40,7 +40,8 @@ class HeartbeatSender:
         idle: how many streams have had no data for some time.
         busy_ns: how often a stream has a heartbeat of which there is data all the time, too.
             Default: never; data shows as well where the stream stands, unless all of it gets lost.
-        sooner: called when the next heartbeat is due sooner than it was: data has ended a silence.
+        is_sooner: whether one is due sooner than the last `handle_timer` left it: data has ended a
+            silence.
 
     """
 
@@ -55,7 +56,7 @@ class HeartbeatSender:
         self.sent = self.idle = 0
         self.per_second_max = per_second_max
         self.busy_ns = 2**63
-        self.sooner: Callable[[], None] | None = None
+        self.is_sooner = False
 
     def put_off(self, stream: PublisherStream, now_ns: int) -> None:
         """Note that data of `stream` went out: its heartbeat is due a while after."""
@@ -66,11 +67,11 @@ class HeartbeatSender:
             self.idle -= 1
         if stream.beat_ns > heartbeat.next_deadline_ns():
             self._schedule(stream)
-            if self.sooner is not None:
-                self.sooner()
+            self.is_sooner = True
 
     def handle_timer(self, streams: Iterable[PublisherStream], *, now_ns: int) -> None:
         """Send what is due; while the publisher closes, all heads again and again."""
+        self.is_sooner = False
         if self._served.closing:
             if self._unsaid or now_ns >= self._closing_due_ns:
                 self._say_heads(streams, now_ns)
@@ -112,17 +113,13 @@ class HeartbeatSender:
             return self._closing_due_ns
         return self._heap[0][0] if self._heap else None
 
-    def put_off_until_ns(self, now_ns: int) -> int | None:
-        """Return until when no heartbeat is due, where the next one was put off; None: it was not.
-
-        Data puts a heartbeat off without a look at the others: its entry stays where it is. This
-        changes nothing and needs no lock.
-        """
-        first = self._heap[:3]
-        if self._served.closing or not first or first[0][0] > now_ns:
-            return None
-        due_ns = first[0][2].heartbeat.next_deadline_ns()
-        return min([due_ns, *(entry[0] for entry in first[1:])])
+    def resync(self, streams: Iterable[PublisherStream]) -> None:
+        """Put all in order again, after an exception at any line."""
+        self._heap.clear()
+        self.idle = 0
+        for stream in streams:
+            self.idle += stream.is_idle
+            self._schedule(stream)
 
     def _schedule(self, stream: PublisherStream) -> None:
         stream.beat_ns = stream.heartbeat.next_deadline_ns()

@@ -5,14 +5,16 @@ megabyte ahead of what is asked for, outside the publisher's lock.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import astuple
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
+from p2pmsg.driver.verbs import Blocking
 from p2pmsg.errors import LogError, LogFailedError, LogFormatError, LogInUseError, P2PError
-from p2pmsg.publisher.logged_batch import frame_of
+from p2pmsg.publisher.batch import Batch
+from p2pmsg.publisher.logged_batch import LoggedBatch, frame_of
 from p2pmsg.publisher.steps import Steps, run_steps
 from p2pmsg.trouble import Trouble
 from recovery import Kept, Loss, LossReason, ReplayBuffer
@@ -187,6 +189,10 @@ class PublisherLog:
         """Free what `take_slot` returned: its messages are in a frame that was appended."""
         self._tail.give_back(slot)
 
+    def resync(self, batches: Iterable[Batch]) -> None:
+        """Free the slots that none of the open batches has, after an exception at any line."""
+        self._tail.resync([one.slot for one in batches if isinstance(one, LoggedBatch)])
+
     @property
     def floor(self) -> int:
         """The sequence that a stream begins with of which the log knows nothing."""
@@ -343,7 +349,7 @@ class PublisherLog:
         try:
             with lock:
                 pending = self._writer.begin_sync()
-            yield pending.wait
+            yield Blocking(pending.wait)
             with lock:
                 self._writer.end_sync(pending)
         except self._write_error as error:
@@ -353,12 +359,16 @@ class PublisherLog:
                 self.broken = str(failure)
         return self.broken is None
 
+    def expires(self, *, now_ns: int) -> bool:
+        """Whether `expire_steps` has something to do."""
+        early_ns = EXPIRE_NS - _LARGE_NS if self._writer.bytes > self.config.retention_bytes else 0
+        return self.failed is None and now_ns >= self._expire_due_ns - early_ns
+
     def expire_steps(
         self, lock: AbstractContextManager[object], *, now_ns: int, wall_ns: int
     ) -> Steps[None]:
         """Apply retention, now and then; the lock is held only before and after the waiting."""
-        early_ns = EXPIRE_NS - _LARGE_NS if self._writer.bytes > self.config.retention_bytes else 0
-        if self.failed is not None or now_ns < self._expire_due_ns - early_ns:
+        if not self.expires(now_ns=now_ns):
             return
         self._expire_due_ns = now_ns + EXPIRE_NS
         try:
@@ -366,7 +376,7 @@ class PublisherLog:
                 self._reader.close_idle()
                 pending = self._writer.begin_expire(wall_ns)
             if pending is not None:
-                yield pending.wait
+                yield Blocking(pending.wait)
                 with lock:
                     self._writer.end_expire(pending)
         except self._write_error as error:

@@ -141,6 +141,13 @@ class RequestHandler:
             self.scheduler.forget(requester)
         self._receive(requester, data, now_ns)
 
+    def resync(self) -> None:
+        """Go on after an exception at any line: what is lost of requests is asked for again."""
+        self.scheduler.resync()
+        self.heads.resync()
+        self._at_once = None
+        self._reply_bytes = sum(len(reply.frame) for reply in self._replies)
+
     def _receive(self, requester: bytes, data: bytes, now_ns: int) -> None:
         try:
             frame = Frame(data)
@@ -154,6 +161,15 @@ class RequestHandler:
             self.invalid[str(error)] += 1
         except OSError:  # no descriptor is left to look into the log with; it asks again
             self.replies_dropped += 1
+
+    def on_malformed(self, count: int) -> None:
+        """Note how many requests have come so far that are of more than one part."""
+        if count:
+            self.invalid["parts"] = count
+
+    def on_revoked(self) -> None:
+        """Count a request of a user that is revoked."""
+        self.invalid["revoked"] += 1
 
     def next_reply(self, *, now_ns: int) -> Reply | None:
         """Return what to send next, or None.

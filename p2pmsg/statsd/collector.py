@@ -22,6 +22,7 @@ from p2pmsg.driver.lifecycle import (
     was_closed,
 )
 from p2pmsg.errors import ClosedError, ReentrantCallError
+from p2pmsg.peers.threads.publisher import Publisher
 from p2pmsg.stats import Stats
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
@@ -36,7 +37,6 @@ from p2pmsg.statsd.snapshot import Snapshot
 from p2pmsg.statsd.sockets import Sockets
 from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.sync.lock import PublishLock
-from p2pmsg.sync.publisher import Publisher
 from transports.own_log import own_log as _log
 from transports.signals import defer_signals
 

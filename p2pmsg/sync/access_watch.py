@@ -47,7 +47,7 @@ class AccessWatch:
     """
 
     def __init__(
-        self, access_rules: "AccessRules", sender: object, server: transports.ZmqRecoveryServer
+        self, access_rules: "AccessRules", sender: object, server: transports.RecoveryServer
     ) -> None:
         self.access_rules = access_rules
         self._sender = sender

@@ -1,4 +1,4 @@
-"""What publishers and relays do when nobody publishes: answer requests, send heartbeats, flush.
+"""What relays do when nothing comes: answer requests, send heartbeats.
 
 A thread (`publisher_thread`) or an event loop (`p2pmsg.aio`) takes the rounds.
 """
@@ -10,22 +10,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 import transports
 from p2pmsg.checks import shown
-from p2pmsg.errors import ClosedError, ConfigError, LogFailedError
-from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.driver.verbs import Blocking
+from p2pmsg.errors import ClosedError, LogFailedError
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.requests import Reply
 from p2pmsg.publisher.steps import Steps
-from p2pmsg.sync.acknowledge import Acknowledgements
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.sending import Outgoing
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
-    from p2pmsg.multicast.group_keys import GroupKeys
     from p2pmsg.relay.core import RelayCore
     from p2pmsg.security.settings import Security
     from p2pmsg.sync.access_watch import AccessWatch
-    from p2pmsg.sync.datagram_sender import DatagramSender
 
 MS: Final = 1_000_000
 RETRY_NS: Final = 2 * MS
@@ -42,13 +39,7 @@ _OUTBOX_MAX: Final = 64
 
 
 class ServingRounds(ABC):
-    """The rounds; the subclass decides who takes them, and when.
-
-    Attributes:
-        ticking: whether it looks at the batches by itself; set and read under the lock.
-        acknowledgements: who waits until something is on the disk.
-
-    """
+    """The rounds; the subclass decides who takes them, and when."""
 
     _subscription_calls: ClassVar[int] = 8
     """Times 2 ms that are spent on subscriptions a round, before requests are answered."""
@@ -59,29 +50,21 @@ class ServingRounds(ABC):
 
     def __init__(
         self,
-        core: "PublisherCore | RelayCore",
-        sender: "transports.ZmqSender | DatagramSender",
+        core: "RelayCore",
+        sender: transports.ZmqSender,
         server: transports.ZmqRecoveryServer,
         lock: PublishLock,
         outgoing: Outgoing,
     ) -> None:
         self._core = core
-        self._publisher = core if isinstance(core, PublisherCore) else None
         self._sender = sender
-        self._zmq_sender = sender if isinstance(sender, transports.ZmqSender) else None
         self._server = server
         self._lock = lock
         self._outgoing = outgoing
-        self.ticking = False
-        self._due_ns = 0  # until when there was nothing to do
-        self._but_beats_ns = 0  # until when there was nothing else to do than to send heartbeats
-        self.acknowledgements = Acknowledgements()
         self._joined = 0
         if core.access_rules is not None:
             self._use_access_rules(core.access_rules)
-        core.control.awaits_subscriptions = isinstance(sender, transports.ZmqSender)
-        if self._publisher is not None:
-            self._publisher.heartbeats.sooner = self._wake_sleeper
+        core.control.await_subscriptions()
         self._prepare()
 
     @abstractmethod
@@ -92,53 +75,28 @@ class ServingRounds(ABC):
     def wake(self) -> None:
         """Have a round taken now."""
 
-    @abstractmethod
-    def tick(self) -> None:
-        """Look at the open batches from now on; called under the lock."""
-
-    def _wake_sleeper(self) -> None:
-        if not self.ticking:
-            self.wake()
-
-    def _flush(self, core: PublisherCore) -> None:
-        """Seal the batches that have lingered, and send; called under the lock."""
-        now_ns = time.monotonic_ns()
-        for topic in core.lingering(now_ns=now_ns):
-            core.seal_if_possible(topic, now_ns=now_ns)
-        self._outgoing.send_now()
-
     def _deadline_ms(self) -> int:
         """Return how long there is nothing to do, in ms."""
-        self._due_ns = 0
         if len(self._core.outbox) >= _OUTBOX_MAX or self._core.control.is_full:
             return RETRY_NS // MS  # deadlines pass unseen until there is space
         with self._lock:
             now_ns = time.monotonic_ns()
             deadline_ns = now_ns + 1000 * MS
-            log, sender = self._core.log, self._sender
-            datagrams = None if isinstance(sender, transports.ZmqSender) else sender
+            log = self._core.log
             for due_ns in (
-                None if self._publisher is None else self._publisher.next_deadline_but_beats_ns(),
+                self._core.next_deadline_ns(),
                 self._core.requests.next_deadline_ns(now_ns=now_ns),
                 None if log is None else log.next_deadline_ns(now_ns=now_ns),
-                None if datagrams is None else datagrams.multicast.next_repair_ns(now_ns=now_ns),
             ):
                 if due_ns is not None:
                     deadline_ns = min(deadline_ns, due_ns)
             if self._outgoing.waits or self._core.control:
                 deadline_ns = min(deadline_ns, now_ns + RETRY_NS)
-            self._but_beats_ns = deadline_ns
-            beats = self._core if self._publisher is None else self._publisher.heartbeats
-            due_ns = beats.next_deadline_ns()
-            if due_ns is not None:
-                deadline_ns = min(deadline_ns, due_ns)
-            self._due_ns = deadline_ns
         return max(0, -((now_ns - deadline_ns) // MS))
 
     @property
     def _has_more_subscriptions(self) -> bool:
-        sender = self._zmq_sender
-        return sender is not None and sender.has_more
+        return self._sender.has_more
 
     def _round(self) -> Steps[None]:
         self._take_subscriptions()
@@ -150,18 +108,6 @@ class ServingRounds(ABC):
             now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
             yield from self._core.expire_log(self._lock, now_ns=now_ns, wall_ns=wall_ns)
         self._send_waiting()
-
-    @property
-    def _group_keys(self) -> "GroupKeys | None":
-        sender = self._sender
-        return None if isinstance(sender, transports.ZmqSender) else sender.multicast.keys
-
-    def rotate_keys(self) -> None:
-        """Begin to use another key of a sealed multicast; called under the lock."""
-        keys, place = self._group_keys, self._sender.endpoint
-        if keys is None:
-            raise ConfigError("endpoint", "udp:// with security, for keys to rotate", place)
-        keys.rotate(now_ns=time.monotonic_ns())
 
     def _use_access_rules(self, access_rules: Any) -> None:
         """Answer requests by their users."""
@@ -196,8 +142,6 @@ class ServingRounds(ABC):
         with self._lock:
             if not access_rules.check():
                 return
-            if (keys := self._group_keys) is not None:  # before they are dismissed
-                keys.check_users(access_rules.may_read_all, now_ns=time.monotonic_ns())
             if users := access_rules.end_revoked():
                 self._core.revoke(users)
 
@@ -220,32 +164,15 @@ class ServingRounds(ABC):
 
     def _sync(self, log: PublisherLog) -> Steps[None]:
         """Bring the log to the disk where that is due; one fsync for all frames that wait."""
-        now_ns, failure = time.monotonic_ns(), None
+        now_ns = time.monotonic_ns()
         with self._lock:
-            is_awaited = self.acknowledgements.begin()
-            if is_awaited:
-                failure = self._seal_all(now_ns)
             due_ns = log.next_deadline_ns(now_ns=now_ns)
             count = len(self._core.unsynced)
             if due_ns is None and log.broken is None:
                 self._core.frames_synced(count)
-        try:
-            if due_ns is not None and due_ns <= now_ns and (yield from log.sync_steps(self._lock)):
-                with self._lock:
-                    self._core.frames_synced(count)
-        finally:
-            if is_awaited:
-                self.acknowledgements.end(log.broken or failure)
-
-    def _seal_all(self, now_ns: int) -> str | None:
-        """Append all that was accepted; return why that failed, or None."""
-        if self._publisher is None:
-            return None  # a relay receives frames, and gathers no messages
-        try:
-            self._publisher.flush(now_ns=now_ns)
-        except LogFailedError as error:
-            return str(error)
-        return None
+        if due_ns is not None and due_ns <= now_ns and (yield from log.sync_steps(self._lock)):
+            with self._lock:
+                self._core.frames_synced(count)
 
     def _joined_changed(self) -> bool:
         before, self._joined = self._joined, self._core.joined
@@ -311,7 +238,7 @@ class ServingRounds(ABC):
         """Do as `_send`, of what is in the log; None: it is there no more."""
         requests = self._core.requests
         try:
-            found = yield lambda: requests.read(reply)
+            found = yield Blocking(lambda: requests.read(reply))
         except OSError:  # no descriptor is left to read with: it is there all the same
             return requests.reply_blocked
         return self._send(reply) if found else None
@@ -333,7 +260,7 @@ class ServingPeer(ABC):
 
     _kind: ClassVar[str]
     _core: Any
-    _sender: "transports.ZmqSender | DatagramSender"
+    _sender: transports.ZmqSender
     _server: transports.ZmqRecoveryServer
     _lock: PublishLock
     _name: str

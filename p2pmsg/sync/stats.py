@@ -1,7 +1,7 @@
 """The counters of publishers, gathered."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import transports
 from p2pmsg.publisher.core import PublisherCore
@@ -9,22 +9,20 @@ from p2pmsg.publisher.requests import KnownSubscriber, RequestHandler
 from p2pmsg.stats import MulticastLineStats, MulticastStats, PublisherStats, RequesterStats
 from recovery import StallGuard
 
-if TYPE_CHECKING:
-    from p2pmsg.sync.datagram_sender import DatagramSender
-
 
 def publisher_stats(
     core: PublisherCore,
     guard: StallGuard,
-    sender: "transports.ZmqSender | DatagramSender",
-    server: transports.ZmqRecoveryServer,
+    sender: transports.DataSender,
+    server: transports.RecoveryServer,
     undelivered: int,
+    group: Any = None,
 ) -> PublisherStats:
-    """Return the counters; the caller holds the publisher's lock."""
+    """Return the counters; `group` is the sender where that is one to a multicast."""
     requests = core.requests
     repaired = dict(requests.messages_repaired)
-    if not isinstance(sender, transports.ZmqSender):
-        repaired["buffer"] += sender.multicast.messages_repaired
+    if group is not None:
+        repaired["buffer"] += group.multicast.messages_repaired
     return PublisherStats(
         name=core.name,
         session=core.session,
@@ -52,7 +50,7 @@ def publisher_stats(
         control_dropped=core.control.dropped + requests.replies_dropped,
         heads_throttled=requests.heads.throttled,
         **connection_counts(sender, server),
-        multicast=_multicast_stats(sender),
+        multicast=None if group is None else _multicast_stats(group),
         requests_denied=requests.denied,
     )
 
@@ -98,11 +96,7 @@ def connection_counts(*sockets: object) -> dict[str, int]:
     }
 
 
-def _multicast_stats(
-    sender: "transports.ZmqSender | DatagramSender",
-) -> MulticastStats | None:
-    if isinstance(sender, transports.ZmqSender):
-        return None
+def _multicast_stats(sender: Any) -> MulticastStats:
     multicast = sender.multicast
     return MulticastStats(
         datagrams_sent=sender.datagrams_sent,

@@ -19,7 +19,7 @@ themselves. Damage there is known where the bytes are no msgpack values any more
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from mmap import mmap
 from typing import Final
 
@@ -184,6 +184,13 @@ class Tail:
         """Free a slot, and keep it for another stream."""
         slot.header[_END] = 0
         self._free.append(slot)
+
+    def resync(self, used: Collection[TailSlot]) -> None:
+        """Free all but the slots that are in `used`, after an exception at any line."""
+        self._free.clear()
+        for slot in self._slots:
+            if slot not in used:
+                self.give_back(slot)
 
     def remove(self) -> None:
         """Delete the file: the log is closed, and everything is in a segment."""

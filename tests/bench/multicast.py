@@ -154,7 +154,7 @@ class LossyLink:
     """A link at the publisher, before the ways part: what it loses, all receivers lose."""
 
     def __init__(self, publisher: Any, loss: float) -> None:
-        udp = publisher._sender._udp
+        udp = publisher._peer.sender._udp
         send, send_train = udp.send, udp.send_train
         rng = random.Random(7)
         self.lost_bytes = 0

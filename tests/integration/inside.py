@@ -12,6 +12,9 @@ from p2pmsg.wire import Frame, Kind
 
 def core_of(peer):
     """Return the state machine of a publisher, a subscriber, a relay, a pusher."""
+    made = getattr(peer, "_peer", None)
+    if made is not None:
+        return made.core
     jobs = getattr(peer, "_jobs", None)
     return peer._core if jobs is None else jobs.core
 
@@ -52,6 +55,14 @@ def hold_for_ever(puller):
 @contextlib.contextmanager
 def held(peer):
     """Hold a peer's lock: its threads wait."""
+    driver = getattr(peer, "_driver", None)
+    if driver is not None and hasattr(driver, "section"):
+        driver.section.acquire()
+        try:
+            yield
+        finally:
+            driver.section.release()
+        return
     with peer._lock:
         yield
 
@@ -59,7 +70,7 @@ def held(peer):
 @contextlib.contextmanager
 def unheard_requests(publisher):
     """Let a publisher hear no requests, as if each were lost."""
-    server = publisher._server
+    server = publisher._peer.server
     server.receive, server.receive_some = lambda: None, lambda _: []
     try:
         yield

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from p2pmsg.aio.publisher import Publisher
 from p2pmsg.aio.relay import Relay
 from p2pmsg.errors import SendQueueFullError
+from p2pmsg.peers.loop.publisher import Publisher
 from tests.integration import test_faults
 from tests.integration.peers import LOOPBACK
 
@@ -105,7 +105,7 @@ class LoopedPublisher(Looped):
         try:
             return call(*arguments, **options)
         except SendQueueFullError:
-            if self.peer._config.on_full == "raise":
+            if self.peer.config.on_full == "raise":
                 raise
             await self.peer.drain()
             return call(*arguments, **options)

@@ -10,18 +10,12 @@ import pytest
 
 import p2pmsg
 import p2pmsg.queue.rules
+from p2pmsg.driver import section
+from p2pmsg.peers import publisher, sending, serving
 from p2pmsg.publisher import batch, core, logged_batch
 from p2pmsg.queue import batching, driver, job, puller, puller_base, puller_core, pusher_base
 from p2pmsg.subscriber import ready
-from p2pmsg.sync import (
-    acknowledge,
-    lock,
-    publisher,
-    publishing,
-    receiving,
-    sending,
-    subscriber,
-)
+from p2pmsg.sync import lock, receiving, subscriber
 from recovery import replay_buffer
 from tests.integration.peers import TOPIC, check_ledger, take, work_until
 from tests.integration.strikes import Strike
@@ -31,7 +25,7 @@ pytestmark = pytest.mark.long
 
 SUBSCRIBER = (busy_wait, ready, receiving, subscriber, zmq_pubsub)
 PUBLISHER = (
-    batch, core, logged_batch, lock, publisher, publishing, sending, replay_buffer, zmq_pubsub
+    batch, core, logged_batch, publisher, replay_buffer, section, sending, serving, zmq_pubsub
 )  # fmt: skip
 PULLER = (driver, lock, job, puller, puller_base, puller_core)
 PUSHER = [
@@ -178,7 +172,7 @@ STRIKES = 60
 FILES = {
     module.__file__
     for module in (
-        acknowledge, batch, lock, batching, logged_batch, sending, publisher, core, pusher_base,
+        batch, lock, batching, logged_batch, section, sending, publisher, core, pusher_base,
     )
 }  # fmt: skip
 

@@ -30,7 +30,7 @@ def test_who_is_revoked_reads_nothing_more_of_a_sealed_multicast(
     ]
     publisher.publish("t", 0)
     assert [take(one, 1)[0].value for one in (kept, revoked)] == [0, 0]
-    keys = publisher._sender.multicast.keys
+    keys = publisher._peer.sender.multicast.keys
     former = keys.group.secret.id
     publisher.revoke("b")
     eventually(lambda: keys.group.secret.id != former)

@@ -179,9 +179,9 @@ def test_replayed_and_forged_datagrams_change_no_ledger(pair, endpoint):
         for data in forged:
             stranger.sendto(data, target)
         for data in forged:  # the same from where the publisher sends
-            publisher._sender._udp.send(data)
+            publisher._peer.sender._udp.send(data)
         plain = wire.control_frame(wire.Kind.HEARTBEAT, publisher.session, None, sequence=10**6)
-        publisher._sender._udp.send(datagram.with_checksum(b"t" + plain))
+        publisher._peer.sender._udp.send(datagram.with_checksum(b"t" + plain))
     publisher.publish("t", "after")
     assert subscriber.receive(60).value == "after"
 
@@ -261,7 +261,7 @@ def test_who_loses_the_right_to_all_topics_loses_the_keys(
     )
     publisher.publish("t", 1)
     assert one.receive(60).value == other.receive(60).value == 1
-    keys = publisher._sender.multicast.keys
+    keys = publisher._peer.sender.multicast.keys
     rewrite(access, rule.format('"a"'))
     eventually(lambda: keys.rotations == 1)
     assert (keys.receivers, keys.unconfirmed) == (1, 0)
@@ -289,7 +289,7 @@ def test_in_an_event_loop(endpoint, peers, source):
                 await asyncio.sleep(0.005)
             got = [(await subscriber.receive(60)).value for _ in range(1000)]
             assert got == list(range(1000))
-            assert publisher._sender.multicast.keys.rotations > 0
+            assert publisher._peer.sender.multicast.keys.rotations > 0
 
     asyncio.run(run())
 
@@ -344,7 +344,7 @@ class TestSigned:
         assert len(take(member, 100)) == len(take(subscriber, 100)) == 100
         # All that it uses is what a member has: the key that it was given.
         secret = core_of(member).multicast.keys.keyring._last.secret
-        counter = publisher._sender.multicast.keys.group.counter
+        counter = publisher._peer.sender.multicast.keys.group.counter
         own = BlockSigner(bytes(32))
         prefix = wire.stream_prefix("t", publisher.session)
         body = b"\x94\x91\xa6forged\xc0\xc0\xc0"
@@ -358,7 +358,7 @@ class TestSigned:
                 for frame in (data, head):
                     for at in (counter, counter + 7, 2**60):
                         # From the publisher's very address, as a member can send.
-                        send = publisher._sender._udp.send
+                        send = publisher._peer.sender._udp.send
                         send(SealingKey(secret, at).seal(frame))
                         send(SignedSealingKey(secret, own, at).seal(frame))
             # Where a heartbeat has taken a counter meanwhile, what is forged with that is a replay.

@@ -23,7 +23,6 @@ OF_LIBRARIES = {"_jsparkSession", "_negative_store"}
 NEVER = {"_asyncio_future_blocking", "_is_owned", "_release_save", "_acquire_restore"}
 """What the standard library looks for by these names, so that it does not help to define them."""
 ENGINE_WRITES = {
-    "core.control.awaits_subscriptions",
     "core.invalid['parts']",
     "core.open[job.delivery]",
     "core.ready.single",
@@ -36,7 +35,6 @@ CALLBACKS_SET = {
     "connections.on_end",
     "member.on_cut",
     "publisher.before_end",
-    "self._publisher.heartbeats.sooner",
     "self._subscriber._core.joiner.is_drained",
     "self.connections.on_end",
     "table.make_space",

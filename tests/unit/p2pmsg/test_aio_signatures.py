@@ -20,7 +20,7 @@ PAIRS = {
 }
 TURNS = {"close_now", "next_deadline", "turn", "wait_fds"}
 MORE = {
-    "Publisher": {"begin", "open", "drain"},
+    "Publisher": {"begin", "open"},
     "Subscriber": {"batches", "receive_nowait", "receive_many_nowait"},
     "Pusher": {"begin", "open"},
     "Puller": {"begin"},

@@ -1,8 +1,7 @@
 """Sends a multicast: frames in trains of datagrams, at the right pace."""
 
-import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 import transports
@@ -11,8 +10,9 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.repeated import RepeatedShare
 from p2pmsg.multicast.sender import MulticastSender
+from p2pmsg.peers.network import Network
+from p2pmsg.peers.sending import SLICE_NS, Outgoing
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.sync.sending import UNSYNCED_MAX, Outgoing
 from p2pmsg.wire import Kind
 from recovery import TokenBucket
 from transports.own_log import own_log as _log
@@ -31,38 +31,54 @@ _BURST_BYTES: Final = 2**20
 """What a datagram that comes alone takes of a receive buffer in addition to its bytes."""
 _MARK_AGAIN_NS: Final = 2 * _MS
 _SENT_AT_ONCE: Final = 8
-"""Trains after which the caller gets a chance to leave the lock."""
-_now_ns: Final = time.monotonic_ns
+"""Trains after which others have their turn."""
+_PACED_NS: Final = 300_000
+"""What may go so soon is waited for without a timer, which has 1 ms at least."""
 _Train = tuple[list[bytes], int, int, int]
 """Its parts, how long each datagram is but the last one, all bytes, and the number of frames."""
 
 
+class _NoConnections:
+    fd = -1
+
+    def __len__(self) -> int:
+        return 0
+
+    def update(self) -> None:
+        """Do nothing."""
+
+
 class DatagramSender:
-    """Stands where a TCP publisher has its socket; every call is made under the lock.
+    """Stands where a TCP publisher has its socket.
 
     Attributes:
         multicast: the multicast's part of the protocol.
         lines: the sockets, one a group.
         bytes_sent, datagrams_sent: what went out.
+        send_now: the same as `send`.
+        has_more, refused_by_key, connections: none, as there are no connections.
         waits: times that the receivers' window was found full.
 
     """
+
+    has_more = False
+    refused_by_key = 0
 
     def __init__(
         self,
         core: PublisherCore,
         multicast: MulticastSender,
-        udp: transports.UdpSender,
-        others: Sequence[transports.UdpSender] = (),
+        lines: Sequence[transports.GroupSender],
+        now_ns: Callable[[], int],
     ) -> None:
         config = core.config.multicast
         self._core = core
+        self.connections, self.send_now = _NoConnections(), self.send
         self.multicast = multicast
-        self._udp = udp
-        self._others = list(others)
-        self.lines = (udp, *others)
+        self._now_ns = now_ns
+        self._udp, *self._others = self.lines = tuple(lines)
         # One descriptor that is readable when any of the sockets is.
-        self._readable = AnyReadable(one.fileno() for one in self.lines)
+        self._readable = AnyReadable(one.fileno() for one in lines if one.fileno() >= 0)
         self._bucket = TokenBucket(config.rate_limit_bytes_s, _BURST_BYTES)
         self._repeated = RepeatedShare(config.rate_limit_bytes_s)
         self._flows = core.config.on_full != "drop"
@@ -99,7 +115,7 @@ class DatagramSender:
             return False  # it goes the way of the outbox
         if self._flows and multicast.window.space() <= 0 and not self._may_send():
             return False
-        if not self._bucket.try_take(size, _now_ns()):
+        if not self._bucket.try_take(size, self._now_ns()):
             return False
         if self._keys is None:
             data = bytes(frame)
@@ -144,10 +160,10 @@ class DatagramSender:
             self._udp.send(self.multicast.datagram_of(hint), address)
         frames: list[bytes] = []
         for _ in range(_REPAIRS_PER_CALL):
-            repair = self.multicast.next_repair(now_ns=_now_ns())
+            repair = self.multicast.next_repair(now_ns=self._now_ns())
             if repair is None:
                 break
-            self.multicast.repair_sent(repair, now_ns=_now_ns())
+            self.multicast.repair_sent(repair, now_ns=self._now_ns())
             frames += repair.frames
         if not frames:
             return
@@ -158,8 +174,8 @@ class DatagramSender:
             self.bytes_sent += len(made)
             self.datagrams_sent += 1
             self.multicast.window.sent(len(made) + _DATAGRAM_COST_BYTES)
-            self._bucket.take(len(made), _now_ns())
-        said = self._repeated.check(self.bytes_sent, self.multicast.bytes_repaired, _now_ns())
+            self._bucket.take(len(made), self._now_ns())
+        said = self._repeated.check(self.bytes_sent, self.multicast.bytes_repaired, self._now_ns())
         if said is not None:
             _log.warning("%s: %s", self.endpoint, said)
 
@@ -170,7 +186,7 @@ class DatagramSender:
                 answer = one.receive()
                 if answer is None:
                     break
-                self.multicast.receive(*answer, now_ns=_now_ns())
+                self.multicast.receive(*answer, now_ns=self._now_ns())
         self.send_repairs()
         return []
 
@@ -187,16 +203,16 @@ class DatagramSender:
 
     def wait_ns(self) -> int:
         """Return how long until the pace lets something go, in ns."""
-        now_ns = _now_ns()
+        now_ns = self._now_ns()
         return max(0, self._bucket.ready_at_ns(now_ns) - now_ns)
 
     @property
     def is_paced(self) -> bool:
         """Whether it is the pace that frames wait for, and no receiver."""
-        return self._bucket.available(_now_ns()) < 1
+        return self._bucket.available(self._now_ns()) < 1
 
     def _may_send(self, *, held: bool = True) -> bool:
-        now_ns = _now_ns()
+        now_ns = self._now_ns()
         if self._bucket.available(now_ns) < 1:
             return False
         if not held or not self._flows or self.multicast.window.space() > 0:
@@ -221,7 +237,7 @@ class DatagramSender:
             frames.popleft()
         for other in self._others:  # what has no space there is lost there, as on any line
             other.send_train(pieces, segment)
-        self._bucket.take(total, _now_ns())
+        self._bucket.take(total, self._now_ns())
         self.bytes_sent += total
         self.datagrams_sent += count
         if self.multicast.window.sent(total + _DATAGRAM_COST_BYTES):
@@ -280,7 +296,7 @@ class DatagramSender:
 
     def _mark(self) -> None:
         if self._flows:
-            self._marked_ns = _now_ns()
+            self._marked_ns = self._now_ns()
             position = self.multicast.window.position
             frame = wire.control_frame(Kind.MARK, self._core.session, sequence=position)
             made = self.multicast.datagram_of(frame)
@@ -291,8 +307,10 @@ class DatagramSender:
 class DatagramOutgoing(Outgoing):
     """`Outgoing`, where frames leave by the train and receivers are waited for as a group."""
 
-    def __init__(self, core: PublisherCore, sender: DatagramSender) -> None:
-        super().__init__(core, sender)  # type: ignore[arg-type]
+    def __init__(
+        self, core: PublisherCore, sender: DatagramSender, now_ns: Callable[[], int]
+    ) -> None:
+        super().__init__(core, cast("transports.DataSender", sender), now_ns)
         self._trains = sender
         # Its core makes bytes of frames: nothing is sent out of ZeroMQ's memory.
         self._datagrams = cast("deque[bytes]", core.outbox)
@@ -304,17 +322,15 @@ class DatagramOutgoing(Outgoing):
         return bool(self._datagrams) or self._trains.has_parts
 
     def send_now(self) -> bool:
-        """Send what may leave now; False where frames remain. It never waits."""
+        """Send what may leave now; False where frames remain."""
         outbox = self._datagrams
         while not self._trains.send_outbox(outbox, held=True):
             if self._trains.is_paced or self._window.space() > 0:
                 return False
-            if self._on_full == "raise" or self.guard.blocked(now_ns=_now_ns()) > 0:
-                self._held_up = True
+            if self._on_full == "raise" or self.guard.blocked(now_ns=self._now_ns()) > 0:
                 return False
             self._window.shed_slowest()
-        if self._held_up:
-            self._flows()
+        self.guard.succeeded(now_ns=self._now_ns())
         return True
 
     def send_control(self) -> None:
@@ -330,20 +346,21 @@ class DatagramOutgoing(Outgoing):
         if frames and not self._trains.send_outbox(frames, held=True):
             queue.give_back(frames)
 
-    def send(self) -> bool:
-        """Send all; False: call again, after the lock was left for a moment."""
-        if not self.send_now() and self._on_full != "raise":
-            return False
-        return len(self._core.unsynced) < UNSYNCED_MAX
+    def retry_ns(self, now_ns: int) -> int:
+        """Return when to try again what may not leave by the pace, or has no space."""
+        if self._window.space() <= 0:
+            return now_ns + SLICE_NS
+        wait_ns = self._trains.wait_ns()
+        return now_ns + (0 if wait_ns < _PACED_NS else min(wait_ns, SLICE_NS))
 
 
 def open_senders(
-    endpoints: Sequence[transports.Endpoint], config: PublisherConfig
-) -> tuple[list[transports.UdpSender], int]:
+    endpoints: Sequence[transports.Endpoint], config: PublisherConfig, network: Network
+) -> tuple[list[transports.GroupSender], int]:
     """Return the sockets of a multicast publisher, and the size of its datagrams."""
-    made: list[transports.UdpSender] = []
+    made: list[transports.GroupSender] = []
     try:
-        made.extend(transports.UdpSender(endpoint) for endpoint in endpoints)
+        made.extend(map(network.group_sender, endpoints))
     except BaseException:
         for one in made:
             one.close()
