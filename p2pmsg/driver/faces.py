@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
-from p2pmsg.driver.lifecycle import NotCopied
+from p2pmsg.driver.lifecycle import EXIT_S, NotCopied
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.threads import ThreadDriver
 from p2pmsg.driver.verbs import Verb
@@ -34,6 +34,8 @@ class ThreadFace(NotCopied):
     """How long `with` closes; None: as `close` has it."""
     _closes_at_once: ClassVar[bool] = False
     """Whether `close` takes no time, and so none is given to it."""
+    _exit_s: float = EXIT_S
+    """How long it may take to close at the end of the program."""
 
     def _open(self, make: Callable[[], Peer]) -> None:
         """Have the peer that `make` opens driven from now on; the last step of a constructor."""
@@ -44,7 +46,7 @@ class ThreadFace(NotCopied):
         except BaseException:
             peer.shut()
             raise
-        self._driver.start(self, type(self)._close_at_exit)
+        self._driver.start(self, type(self)._close_at_exit, self._exit_s)
 
     def _on_open(self) -> None:
         """Take from peer and driver what the calls need that must be fast."""

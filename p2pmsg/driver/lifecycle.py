@@ -35,7 +35,9 @@ _SHOWN: Final = 10
 """How many peers that were left open a warning names."""
 _context: Final = transports.context  # its handler, registered first, runs after this one
 _quiet: Final[list[bool]] = []
-_open: dict[int, tuple[Any, Callable[[Any, float], object]]] = {}
+_open: dict[int, tuple[Any, Callable[[Any, float], object], float]] = {}
+_children: Final[set[int]] = set()
+"""Processes of multiprocessing that end by `_close_all`."""
 
 
 def check_process() -> None:
@@ -148,9 +150,26 @@ def _forget_all() -> None:
         peer._forget()
 
 
-def close_at_exit(peer: Any, close: Callable[[Any, float], object]) -> None:
-    """Call `close` with `peer` and how many seconds are left, unless it is closed before."""
-    _open[id(peer)] = peer, close
+def close_at_exit(peer: Any, close: Callable[[Any, float], object], time_s: float = EXIT_S) -> None:
+    """Call `close` with `peer` and how many seconds are left, unless it is closed before.
+
+    In a process that multiprocessing forked, too, which skips `atexit`.
+
+    Args:
+        peer: to be closed.
+        close: closes it.
+        time_s: how long that may take, from the end of the program on. Default 1.0.
+
+    """
+    _open[id(peer)] = peer, close, time_s
+    multiprocessing: Any = sys.modules.get("multiprocessing.process")
+    if multiprocessing is None or multiprocessing.parent_process() is None:
+        return
+    if os.getpid() not in _children:
+        from multiprocessing.util import Finalize
+
+        _children.add(os.getpid())
+        Finalize(None, _close_all, exitpriority=0)
 
 
 def was_closed(peer: Any) -> None:
@@ -162,10 +181,14 @@ def _close_all() -> None:
     quiet_threads()
     if not _open:
         return
-    deadline = time.monotonic() + EXIT_S
+    began = time.monotonic()
+    hurried = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
     left: list[str] = []
     while _open:
-        _, (peer, close) = _open.popitem()  # the last one first
+        # The last one first, but before it those that take less.
+        key = min(reversed(_open), key=lambda each: _open[each][2])
+        peer, close, time_s = _open.pop(key)
+        deadline = began + (min(time_s, EXIT_S) if hurried else time_s)
         if not getattr(peer, "_closed", False):  # else Ctrl-C ended its close, which goes on here
             left.append(repr(peer))
         try:

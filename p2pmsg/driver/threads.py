@@ -14,7 +14,13 @@ from typing import Any, Final, TypeVar
 import zmq
 
 import transports
-from p2pmsg.driver.lifecycle import check_process, close_at_exit, close_in_children, was_closed
+from p2pmsg.driver.lifecycle import (
+    EXIT_S,
+    check_process,
+    close_at_exit,
+    close_in_children,
+    was_closed,
+)
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.section import Section
 from p2pmsg.driver.verbs import Blocking, Done, Verb, Wait, step
@@ -72,16 +78,19 @@ class ThreadDriver:
         self._leader = 0
         self._sleepers, self._aside = Sleepers(), Sleepers()
 
-    def start(self, owner: Any, close: Callable[[Any, float], object]) -> None:
+    def start(
+        self, owner: Any, close: Callable[[Any, float], object], exit_s: float = EXIT_S
+    ) -> None:
         """Start the thread; `close(owner, seconds)` is called at the end of the program.
 
-        One without a thread has nothing to finish then, and is collected when nobody has it.
+        That may take `exit_s`. One without a thread has nothing to finish then, and is collected
+        when nobody has it.
         """
         self._owner = owner
         close_in_children(self)
         if self._thread is not None:
             self._thread.start()
-            close_at_exit(owner, close)
+            close_at_exit(owner, close, exit_s)
 
     def stop(self) -> None:
         """End the thread, shut the peer, and have all calls that wait look once more."""

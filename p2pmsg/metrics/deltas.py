@@ -91,6 +91,16 @@ class Deltas:
     def __bool__(self) -> bool:
         return bool(self.counters or self.gauges or self.statistics or self.sets)
 
+    def copy(self) -> "Deltas":
+        """Return another one that has the same changes."""
+        made = Deltas(self._bytes_max)
+        made.counters, made.gauges = self.counters.copy(), self.gauges.copy()
+        for kind, by_key in self.statistics.items():
+            made.statistics[kind] = {key: values.copy() for key, values in by_key.items()}
+        made.sets = {key: values.copy() for key, values in self.sets.items()}
+        made._byte_count = self._byte_count
+        return made
+
     def add(self, kind: str, key: str, value: Any) -> bool:
         """Add a change; False, with nothing added, where it has to wait for the next message.
 

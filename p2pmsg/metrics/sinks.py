@@ -1,161 +1,184 @@
 """Where metrics go: to collectors that subscribe, or to a plain StatsD server."""
 
 import socket
-import time
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+from p2pmsg.driver.peer import Peer
+from p2pmsg.driver.verbs import Verb
 from p2pmsg.errors import ConfigError
 from p2pmsg.metrics.deltas import BYTES_MAX, Deltas
-from p2pmsg.peers.publisher import PublisherBase
-from p2pmsg.statsd.listen import parse_listen
+from p2pmsg.peers.publisher import PublisherPeer
+from p2pmsg.statsd.listen import ListenEndpoint, parse_listen
 from p2pmsg.statsd.totals import TOPIC
 
 _PACKET_BYTES = 1432
 """What fits into one Ethernet frame, as statsd's documentation advises."""
-_OTHERS_S = 1.0
-P = TypeVar("P", bound=PublisherBase)
+_OTHERS_NS = 1_000_000_000
+_IDLE_NS = 1_000_000_000
 
 
-class Reliable(Generic[P]):
+class Reliable:
     """Publishes deltas for collectors, which subscribe and request what was lost.
 
     Attributes:
+        publisher: does it.
         endpoint: where it is bound.
         bytes_max: largest message of deltas, packed, in bytes.
 
     """
 
-    def __init__(self, publisher: P) -> None:
+    def __init__(self, publisher: PublisherPeer) -> None:
         self.publisher = publisher
-        self.endpoint = self.publisher.endpoint
-        self.bytes_max = self.publisher._peer.core.config.message_bytes_max
-        self._first: int | None = None
-        self._repaired, self._through_s = -1, 0.0
-        self._following = self.publisher._peer.core.accepted(TOPIC)
+        self.endpoint = publisher.sender.endpoint
+        self.bytes_max = publisher.core.config.message_bytes_max
+        self._first = self.following()
+        self._repaired, self._through_ns = -1, 0
 
-    def send(self, deltas: Deltas) -> int:
-        """Publish them; return what `following` returns then."""
-        self._on_sent(self.publisher.publish(TOPIC, deltas.message()) + 1)
+    def send(self, deltas: Deltas, *, bounded: bool) -> None:
+        """Publish them; with `bounded` they are refused where too much waits to be sent."""
+        message = deltas.message()
+        self.publisher.publish(TOPIC, message, None, None, None, bounded=bounded)
         self.publisher.flush()
-        return self._following
-
-    def _on_sent(self, following: int) -> None:
-        if self._first is None:
-            self._first = following - 1
-        self._following = following
 
     def following(self) -> int:
-        """Return the next sequence: greater than before if `send`, even interrupted, sent."""
-        publisher = self.publisher
-        following = int(publisher._driver.section.read(publisher._peer.core.accepted, TOPIC))
-        if following > self._following:
-            self._on_sent(following)
-        return following
+        """Return the next sequence."""
+        return self.publisher.core.accepted(TOPIC)
 
-    def is_acknowledged(self) -> bool:
+    def holds_up(self) -> bool:
+        """Whether a call that may wait is to do so in `leave`."""
+        return self.publisher.holds_up or self.publisher.is_synced
+
+    def leave(self) -> Verb[None]:
+        """Wait until what was sent has left."""
+        return self.publisher.leave_all()
+
+    def close(self, timeout_s: float) -> Verb[None]:
+        """Wait until a collector has everything."""
+        return self.publisher.close(timeout_s, self._is_through)
+
+    def wait_for_collectors(self, count: int, timeout_s: float | None) -> Verb[None]:
+        """Wait until so many subscribe."""
+        return self.publisher.wait_for_subscribers(count, timeout_s)
+
+    def missing(self, timeout_s: float) -> tuple[int, str]:
+        """Return how many deltas no collector has, and why, after so many seconds of waiting."""
+        requests, following = self.publisher.core.requests, self.following()
+        # What the replay buffer no longer had when collectors asked for it.
+        lost = requests.unreached.get(TOPIC)
+        gone = 0 if lost is None else sum(b - a for a, b in lost.overlap(self._first, following))
+        if self._is_acknowledged():
+            return gone, "evicted before a collector had them"
+        why = "confirmed by no collector" if requests.subscribers else "no collector was there"
+        unacknowledged = following - max(self._first, requests.acknowledged.get(TOPIC, 0))
+        return gone + unacknowledged, f"{why} within {timeout_s:g} s"
+
+    def _is_acknowledged(self) -> bool:
         """Whether a collector has everything, or none says what it has."""
-        requests = self.publisher._peer.core.requests
-        acknowledged = requests.acknowledged.get(TOPIC, 0)
-        return self._first is None or bool(requests.settlers) or acknowledged >= self._following
+        requests, following = self.publisher.core.requests, self.following()
+        has_all = requests.acknowledged.get(TOPIC, 0) >= following
+        return following <= self._first or bool(requests.settlers) or has_all
 
-    def is_through(self) -> bool:
+    def _is_through(self) -> bool:
         """Whether a closing client may go: a collector has everything, and others are through.
 
         One that was killed, or hangs, never says so: others are waited for until no repair was
         sent for a second.
         """
-        core = self.publisher._peer.core
-        if not core.is_sent or not self.is_acknowledged():
+        core, now_ns = self.publisher.core, self.publisher.now_ns()
+        if not core.is_sent or not self._is_acknowledged():
             return False
-        now_s, repaired = time.monotonic(), core.requests.frames_repaired
+        repaired = core.requests.frames_repaired
         if repaired != self._repaired:
-            self._repaired, self._through_s = repaired, now_s + _OTHERS_S
-        return not core.requests.incomplete or now_s >= self._through_s
-
-    def missing(self, patience_s: float) -> tuple[int, str]:
-        """Return how many deltas no collector has, and why, after so many seconds of waiting."""
-        requests, first = self.publisher._peer.core.requests, self._first
-        if first is None:
-            return 0, ""
-        # What the replay buffer no longer had when collectors asked for it.
-        lost = requests.unreached.get(TOPIC)
-        gone = 0 if lost is None else sum(b - a for a, b in lost.overlap(first, self._following))
-        if self.is_acknowledged():
-            return gone, "evicted before a collector had them"
-        why = "confirmed by no collector" if requests.subscribers else "no collector was there"
-        unacknowledged = self._following - max(first, requests.acknowledged.get(TOPIC, 0))
-        return gone + unacknowledged, f"{why} within {patience_s:g} s"
+            self._repaired, self._through_ns = repaired, now_ns + _OTHERS_NS
+        return not core.requests.incomplete or now_ns >= self._through_ns
 
 
-class Plain:
+class Plain(Peer):
     """Sends lines to a StatsD server; losses are not noticed.
 
-    `open` comes first: it looks up the host's name.
+    Raises:
+        ConfigError: it is no endpoint, or of a host that is unknown.
+
     """
 
+    name = "the StatsD server"
+    thread_name = ""
+
     def __init__(self, endpoint: str) -> None:
-        self._text = endpoint
-        self._place = parse_listen(endpoint, "endpoint")
-        self.endpoint = str(self._place)
+        place = parse_listen(endpoint, "endpoint")
+        self.publisher: Peer = self
+        self.endpoint = str(place)
         self.bytes_max = BYTES_MAX
-        self._socket: socket.socket | None = None
-        self._address: Any = None
-        self._flags = 0
         self._begun = 0
+        family, self._address = _find(endpoint, place)
+        self._socket = socket.socket(family, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
 
-    def never_wait(self) -> None:
-        """Send nothing that there is no space for at once."""
-        self._flags = socket.MSG_DONTWAIT
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it can send."""
-        return self._socket is not None
-
-    def open(self, flags: int = 0) -> None:
-        """Find the server, with these flags of `getaddrinfo`; `ConfigError` for an unknown host."""
-        place = self._place
-        if place.path:
-            self._address = place.path
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            return
-        try:
-            found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_DGRAM, flags=flags)[
-                0
-            ]
-        except OSError as error:
-            raise ConfigError("endpoint", "of a host that is known", self._text) from error
-        self._address = found[4]
-        self._socket = socket.socket(found[0], socket.SOCK_DGRAM)
-
-    def send(self, deltas: Deltas) -> int:
+    def send(self, deltas: Deltas, *, bounded: bool) -> None:
         """Send them in as few packets as hold them."""
-        packets = list(_packets(deltas.lines()))
         self._begun += 1
-        for packet in packets:
-            self._send_packet(packet)
-        return self._begun
+        for packet in _packets(deltas.lines()):
+            try:
+                self._socket.sendto(packet, self._address)
+            except OSError:
+                pass  # a server that is away is no reason for a program to fail
 
     def following(self) -> int:
         """Return how many were begun: some packets may have left, and would count twice."""
         return self._begun
 
-    def _send_packet(self, packet: bytes) -> None:
-        if self._socket is None:
-            return
-        try:
-            self._socket.sendto(packet, self._flags, self._address)
-        except OSError:
-            pass  # a server that is away is no reason for a program to fail
+    def holds_up(self) -> bool:
+        """Return False: nothing waits."""
+        return False
 
-    def close(self) -> None:
-        """Close."""
-        if self._socket is not None:
-            self._socket.close()
+    def leave(self) -> Verb[None]:
+        """Do nothing, as the other verbs: nobody confirms anything."""
+        yield from ()
+
+    def close(self, timeout_s: float) -> Verb[None]:
+        """Do nothing."""
+        return self.leave()
+
+    def wait_for_collectors(self, count: int, timeout_s: float | None) -> Verb[None]:
+        """Do nothing."""
+        return self.leave()
+
+    def missing(self, timeout_s: float) -> tuple[int, str]:
+        """Return that nothing is known to be missing."""
+        return 0, ""
+
+    def turn(self, now_ns: int) -> None:
+        """Do nothing."""
+
+    def fds(self) -> tuple[int, ...]:
+        """Return none: a server says nothing."""
+        return ()
+
+    def next_deadline_ns(self) -> int:
+        """Return a time that is not near."""
+        return self.now_ns() + _IDLE_NS
+
+    def resync(self) -> None:
+        """Do nothing."""
+
+    def shut(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def abandon(self) -> None:
+        """Close the copy of the socket, in a forked child."""
+        self._socket.close()
 
 
-Sink = Reliable[Any] | Plain
+def _find(text: str, place: ListenEndpoint) -> tuple[int, Any]:
+    if place.path:
+        return socket.AF_UNIX, place.path
+    try:
+        found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_DGRAM)[0]
+    except OSError as error:
+        raise ConfigError("endpoint", "of a host that is known", text) from error
+    return found[0], found[4]
 
 
 def _packets(lines: list[str]) -> Iterator[bytes]:

@@ -104,7 +104,7 @@ class MoldPublisherPeer(Peer):
         self._bucket = TokenBucket(rate_limit_bytes_s, max(65_536, rate_limit_bytes_s // 100))
         self._again_ns = 0
         self._log: MoldLog | None = None
-        self._log_is_open = False
+        self._log_is_open = self._is_at_disk = False
         with translated():
             at = transports.parse_endpoint(endpoint)
             if at.scheme != "mold":
@@ -184,7 +184,11 @@ class MoldPublisherPeer(Peer):
         while True:
             yield Wait(self._is_log_due, self.now_ns() + _LOG_NS)
             if self._log_is_open:
-                yield from log.upkeep(now_ns=self.now_ns())
+                self._is_at_disk = True
+                try:
+                    yield from log.upkeep(now_ns=self.now_ns())
+                finally:
+                    self._is_at_disk = False
 
     def _is_log_due(self) -> bool:
         if self._log is None or not self._log_is_open:
@@ -228,6 +232,7 @@ class MoldPublisherPeer(Peer):
         while self._core.outbox:
             yield Wait(self._has_left)
         yield Wait(bool, self.now_ns() + to_ns(max(0.0, linger)))
+        yield Wait(lambda: not self._is_at_disk, by_io=False)
         self._close_log()
 
     def stats(self) -> MoldPublisherStats:

@@ -34,7 +34,6 @@ ENGINE_WRITES = {
 CALLBACKS_SET = {
     "connections.on_end",
     "member.on_cut",
-    "publisher.before_end",
     "self._subscriber._core.joiner.is_drained",
     "self.connections.on_end",
     "table.make_space",

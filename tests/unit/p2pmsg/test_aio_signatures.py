@@ -27,6 +27,7 @@ MORE = {
     "Requester": {"begin"},
     "Responder": {"begin"},
     "Relay": {"begin", "open"},
+    "Client": {"begin", "open"},
 }
 ARGUMENTS = {
     # What never waits has no time limit.
@@ -56,8 +57,7 @@ def arguments(call):
 @pytest.mark.parametrize("peer", PAIRS)
 def test_the_names_are_the_same(peer):
     threaded, here = map(names, PAIRS[peer])
-    turns = {"close_now"} if peer == "Client" else TURNS
-    assert here - threaded == turns | MORE.get(peer, set())
+    assert here - threaded == TURNS | MORE.get(peer, set())
     assert threaded - here == set()
 
 

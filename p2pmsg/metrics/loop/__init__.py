@@ -1,0 +1,1 @@
+"""The faces for asyncio, written by hand."""
