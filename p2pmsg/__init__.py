@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from p2pmsg.message import Message as Message
     from p2pmsg.message import MessageBatch as MessageBatch
     from p2pmsg.peers.threads.publisher import Publisher as Publisher
+    from p2pmsg.peers.threads.subscriber import Subscriber as Subscriber
     from p2pmsg.queue import Job as Job
     from p2pmsg.queue import Puller as Puller
     from p2pmsg.queue import Pusher as Pusher
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
     from p2pmsg.requests import Responder as Responder
     from p2pmsg.security import Security as Security
     from p2pmsg.sync.relay import Relay as Relay
-    from p2pmsg.sync.subscriber import Subscriber as Subscriber
 
     __version__: str
 
@@ -113,7 +113,7 @@ _HOMES = {
     "p2pmsg.security": ("Security",),
     "p2pmsg.peers.threads.publisher": ("Publisher",),
     "p2pmsg.sync.relay": ("Relay",),
-    "p2pmsg.sync.subscriber": ("Subscriber",),
+    "p2pmsg.peers.threads.subscriber": ("Subscriber",),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -151,6 +151,12 @@ class DataReceiver(ConnectingSocket, Protocol):
     def receive(self) -> bytes | None:
         """Return the next frame, or None where there is none yet."""
 
+    def receive_awake(self) -> bytes | None:
+        """Do as `receive`, but look for it a moment where that is worth it."""
+
+    def on_waited(self) -> None:
+        """Note that a frame has come for which `receive_awake` looked in vain."""
+
 
 class RecoveryServer(BoundSocket, Protocol):
     """The publisher's end of the recovery channel."""

@@ -428,6 +428,13 @@ class MemoryReceiver(MemoryClient):
         """Do as `receive` does: in one thread nothing can come while it waits."""
         return self.receive()
 
+    def receive_awake(self) -> bytes | None:
+        """Do as `receive` does, as above."""
+        return self.receive()
+
+    def on_waited(self) -> None:
+        """Do nothing."""
+
     def _wants(self, frame: bytes) -> bool:
         if self._prefix_tuple is None:
             self._prefix_tuple = tuple(self._prefixes)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from p2pmsg.aio.requester import Answer as Answer
     from p2pmsg.aio.requester import Requester as Requester
     from p2pmsg.aio.responder import Responder as Responder
-    from p2pmsg.aio.subscriber import Subscriber as Subscriber
     from p2pmsg.peers.loop.publisher import Publisher as Publisher
+    from p2pmsg.peers.loop.subscriber import Subscriber as Subscriber
 
 __all__ = [
     "Answer",
@@ -39,7 +39,7 @@ _HOME = {
     "Relay": "p2pmsg.aio.relay",
     "Requester": "p2pmsg.aio.requester",
     "Responder": "p2pmsg.aio.responder",
-    "Subscriber": "p2pmsg.aio.subscriber",
+    "Subscriber": "p2pmsg.peers.loop.subscriber",
 }
 
 

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.aio.serving import SLICE_NS, LoopRounds, LoopServingPeer
-from p2pmsg.aio.subscriber_io import LoopSubscriberIO
 from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.errors import LogFailedError
-from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.relaying import LOG_RETRY_S, RelayingPeer
 from p2pmsg.sync.sending import UNSYNCED_MAX
 
 if TYPE_CHECKING:
-    import transports
-    from p2pmsg.config import SubscriberConfig
+    pass
 
 _RETRY_S: Final = 0.002
 _MOVED_AT_ONCE: Final = 32
@@ -44,20 +41,13 @@ class Relay(LoopServingPeer, RelayingPeer):
     """
 
     _rounds: LoopRounds
-    _receiving: LoopSubscriberIO
-
-    def _open_receiving(
-        self, places: "list[transports.Endpoint]", topics: list[str], config: "SubscriberConfig"
-    ) -> LoopSubscriberIO:
-        return open_lines(self._source, places, topics, config, LoopSubscriberIO, self._security)
 
     def _begin(self) -> None:
         self._writing: asyncio.Future[None] | None = None
         self._rounds = self._make_rounds()
-        receiving = self._receiving
-        receiving.waiting = 1  # it takes all that comes
-        self._intake = receiving.driver = LoopDriver(
-            self._described, self._turn, receiving.fds(), self.close_now, self._driver.loop
+        fds = set(self._receiving.fds())
+        self._intake = LoopDriver(
+            self._described, self._turn, fds, self.close_now, self._driver.loop
         )
         self._start()
         self._intake.start()
@@ -94,9 +84,9 @@ class Relay(LoopServingPeer, RelayingPeer):
         except LogFailedError as error:
             self._on_log_failure(error)
             wait_s = LOG_RETRY_S
-            self._receiving.has_input()  # else the descriptors stay readable
+            self._receiving.settle()  # else the descriptors stay readable
         except Exception:
-            self._receiving.interrupted = True
+            self._receiving.resync()
             raise
         self._write_metadata()
         return wait_s
@@ -105,14 +95,16 @@ class Relay(LoopServingPeer, RelayingPeer):
         receiving = self._receiving
         end_ns = time.monotonic_ns() + SLICE_NS
         while True:
-            wait_s = receiving.turn()
+            now_ns = time.monotonic_ns()
+            came = receiving.round(now_ns)
             if self._is_held_up:
-                receiving.has_input()
+                receiving.settle()
                 return _RETRY_S
             moved, _ = self._move_some(_MOVED_AT_ONCE, writes=False)
-            if not moved:
-                return wait_s
-            if time.monotonic_ns() > end_ns:
+            if not (came or moved or receiving.settle()):
+                self._intake.watch(set(receiving.fds()))
+                return max(0, receiving.next_deadline_ns() - now_ns) / 1e9
+            if now_ns > end_ns:
                 return 0.0
 
     @property
@@ -130,12 +122,12 @@ class Relay(LoopServingPeer, RelayingPeer):
 
     def _begin_close(self) -> None:
         self._intake.stop()
-        self._receiving.stop()
+        self._close_receiving()
         self._lock.run(self._core.begin_close, now_ns=time.monotonic_ns())
 
     def _close_opened(self, opening: "asyncio.Future[None]") -> None:
         if not opening.cancelled() and opening.exception() is None:
-            self._receiving.stop()
+            self._close_receiving()
         super()._close_opened(opening)
 
     def _forget(self) -> None:

@@ -28,7 +28,7 @@ from p2pmsg.cli.text import (
 from p2pmsg.errors import MessageError, SecurityError, SessionEndedError
 from p2pmsg.message import MessageBatch
 from p2pmsg.peers.threads.publisher import Publisher
-from p2pmsg.sync.subscriber import Subscriber
+from p2pmsg.peers.threads.subscriber import Subscriber
 
 LINE_BYTES_MAX = 1 << 20
 _UNANNOUNCED_WAIT_S = 0.5

@@ -13,6 +13,7 @@ from p2pmsg.driver.lifecycle import EXIT_S, NotCopied
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.threads import ThreadDriver
 from p2pmsg.driver.verbs import Verb
+from p2pmsg.errors import ClosedError
 
 if TYPE_CHECKING:
     import asyncio
@@ -181,8 +182,7 @@ class LoopFace(NotCopied):
             RuntimeError: it was made in an event loop, which does that by itself.
 
         """
-        driver = self._manual()
-        return [] if driver.stopping else [*driver.peer.fds()]
+        return [] if self._driver.stopping else [*self._manual().peer.fds()]
 
     @property
     def next_deadline(self) -> float:
@@ -206,6 +206,10 @@ class LoopFace(NotCopied):
                 thread.
 
         """
+        driver = self._driver
+        if driver.stopping:
+            driver.check_caller()
+            raise ClosedError(driver.peer.name, "it is closed, and no turn is left to take")
         return self._manual().take_turn() / 1e9
 
     def begin(self, call: Awaitable[R]) -> "Begun[R]":

@@ -285,6 +285,7 @@ class LoopDriver(TurnDriver):
                 await future
             finally:
                 self._waiting.pop(waiter, None)
+                self._rested_ns = self.now_ns()
         return is_ready
 
     def _wake_task(self, future: "asyncio.Future[None]") -> None:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import transports
-from p2pmsg.aio.subscriber import Subscriber
 from p2pmsg.errors import ClosedError, LossReport, P2PError, SecurityError
 from p2pmsg.http.encoding import Format, encode_batch, encode_event, report_fields
 from p2pmsg.http.fanout import Fanout
 from p2pmsg.http.positions import Key, around, entry, single_topic
 from p2pmsg.message import MessageBatch
+from p2pmsg.peers.loop.subscriber import Subscriber
 from p2pmsg.reader import RangeReader
 from recovery import Loss, LossReason
 from transports.own_log import own_log as _log

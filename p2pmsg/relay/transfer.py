@@ -9,7 +9,7 @@ from recovery import Delivery, Loss, LossReason, Rewound
 from recovery.checks import to_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from p2pmsg.relay.session import RelayedSession
     from p2pmsg.subscriber.connections import Connection
@@ -46,8 +46,9 @@ class Resumption:
     def note(self, peer: "Session") -> None:
         """Do nothing: what the relay has says it all."""
 
-    def record(self, connections: "Sequence[Connection]") -> None:
-        """Do nothing, as `note`."""
+    def recording(self, connections: "Sequence[Connection]") -> "Sequence[Callable[[], object]]":
+        """Return nothing, as `note` does nothing."""
+        return ()
 
     def known(self, session: int) -> dict[str, int]:
         """Return up to where the relay has had the streams of a session, by topic."""

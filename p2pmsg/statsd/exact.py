@@ -3,17 +3,17 @@
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from p2pmsg import control, wire
 from p2pmsg.errors import AuthenticationError, ConfigError, LossReport
+from p2pmsg.peers.threads.subscriber import Subscriber
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.totals import HERE, NOT_JOINED, TOPIC, VANISHED, ExactTotals
 from p2pmsg.subscriber.sessions import Session
 from p2pmsg.sync.lock import PublishLock
-from p2pmsg.sync.subscriber import Subscriber
 from p2pmsg.trouble import Rarely, Trouble
 from p2pmsg.wire import Kind
 from recovery.durable import lock_file, replace_file, sync_path, unlock_file
@@ -81,6 +81,43 @@ class StateFile:
         unlock_file(self._lock)
 
 
+Send = Callable[[int, bytes], None]
+"""Sends a frame to a session's publisher."""
+
+
+class DeltaSubscriber(Subscriber):
+    """Receives deltas, and sees the sessions that they come from.
+
+    Args:
+        is_drained: whether a client that closes may go; called inside of the peer's section, with
+            what sends to it.
+        endpoints: of the clients.
+        options: as for `Subscriber`.
+
+    """
+
+    def __init__(
+        self, is_drained: Callable[[Session, Send], bool], endpoints: list[str], **options: Any
+    ) -> None:
+        self._is_drained = lambda session: is_drained(session, self._peer.send)
+        super().__init__(endpoints, **options)
+
+    def sessions(self) -> list[Session]:
+        """Return the sessions that it knows."""
+        found: list[Session] = self._driver.section.run(self._peer.sessions)
+        return found
+
+    def contacted(self) -> list[bool]:
+        """Return at which endpoints a client was met."""
+        found: list[bool] = self._driver.section.run(self._peer.contacted)
+        return found
+
+    def send(self, session: int, frame: bytes) -> None:
+        """Send a frame to a session's publisher."""
+        self._driver.section.run(self._peer.send, session, frame)
+        self._driver.wake()
+
+
 class ExactReceiver:
     """Receives deltas in a thread of its own and adds them up under the collector's lock.
 
@@ -130,11 +167,10 @@ class ExactReceiver:
         self._stop = threading.Event()
         # From the earliest: what was counted before is skipped by its sequence, and what was sent
         # while no collector ran is still in the clients' replay buffers.
-        self._subscriber = Subscriber(
-            endpoints, topics=[TOPIC], start="earliest", on_gap=self._on_lost, name="statsd",
-            security=security,
+        self._subscriber = DeltaSubscriber(
+            self._is_drained, endpoints, topics=[TOPIC], start="earliest", on_gap=self._on_lost,
+            name="statsd", security=security,
         )  # fmt: skip
-        self._subscriber._core.joiner.is_drained = self._is_drained
         self._receiver = threading.Thread(target=self._run, name="statsd-exact", daemon=True)
         self._receiver.start()
 
@@ -181,10 +217,8 @@ class ExactReceiver:
     def _check(self) -> None:
         """Note which clients are there, which have closed, and which vanished without closing."""
         self._check_due_s = time.monotonic() + _LOOK_S
-        core, changed = self._subscriber._core, False
-        with self._subscriber._driver.lock:
-            peers = list(core.peers.values())
-            reached = [line.contacted for line in core.lines]
+        changed = False
+        peers, reached = self._subscriber.sessions(), self._subscriber.contacted()
         with self._lock:
             for endpoint, was_reachable in zip(self._endpoints, reached, strict=True):
                 if was_reachable:
@@ -236,7 +270,7 @@ class ExactReceiver:
             closing and not waits and self.totals.next_sequence(peer.session) >= _head(peer)
         )
 
-    def _is_drained(self, peer: Session) -> bool:
+    def _is_drained(self, peer: Session, send: "Send") -> bool:
         """Whether a client that closes may go; called by the subscriber's own thread.
 
         That is reported first, since it says what was lost.
@@ -249,30 +283,28 @@ class ExactReceiver:
             settled = counted.get(peer.session, 0) >= head and peer.session not in unfinished
             self._must_save = self._must_save or not settled
         if settled and peer.direct and head > self._reported.get(peer.session, 0):
-            self._send_settled(peer, head)
+            send(peer.session, self._settled(peer, head))
         return settled
 
     def _report(self, peers: Sequence[Session]) -> None:
         """Send clients how far their deltas are counted; with a state, how far they are on disk."""
         counted = (self._marks() if self._state is None else self._saved)[0]
         reported: dict[int, int] = {}
-        with self._subscriber._driver.lock:
-            for peer in peers:
-                following = counted.get(peer.session, 0)
-                if peer.gone or not peer.direct or not following:
-                    continue
-                if following > self._reported.get(peer.session, 0):
-                    self._send_settled(peer, following)
-                reported[peer.session] = following
+        for peer in peers:
+            following = counted.get(peer.session, 0)
+            if peer.gone or not peer.direct or not following:
+                continue
+            if following > self._reported.get(peer.session, 0):
+                self._subscriber.send(peer.session, self._settled(peer, following))
+            reported[peer.session] = following
         self._reported = reported
 
-    def _send_settled(self, peer: Session, following: int) -> None:
-        """Say to a client that what is below `following` is counted, or lost."""
+    def _settled(self, peer: Session, following: int) -> bytes:
+        """Return what says to a client that what is below `following` is counted, or lost."""
         lost = self._lost_of(peer.session, following)
-        frame = wire.control_frame(
+        return wire.control_frame(
             Kind.SETTLED, peer.session, control.Settled(TOPIC, following, lost)
         )
-        self._subscriber._core.requests.append((peer.session, frame))
 
     def _lost_of(self, session: int, following: int) -> list[control.Range]:
         """Return what is lost of a client's messages below `following`."""
@@ -318,7 +350,7 @@ class ExactReceiver:
         """Write the state once more, and close."""
         self.stop()
         self._save()
-        self._report(list(self._subscriber._core.peers.values()))
+        self._report(self._subscriber.sessions())
         self._subscriber.close()
         if self._state is not None:
             self._state.close()

@@ -5,6 +5,7 @@ Conflation: of many values of a key that wait for a slow reader, it gets the new
 
 from collections.abc import Iterator
 from itertools import islice, takewhile
+from operator import itemgetter
 from typing import Any, Final
 
 from p2pmsg import wire
@@ -167,7 +168,7 @@ class ConflatedBatch(MessageBatch):
 
     def iterate(self, values: Iterator[Any]) -> Iterator[Message]:
         """Return the messages, driven by an iterator over the values."""
-        return map(lambda message, _: message, self.messages, values)
+        return map(itemgetter(0), zip(self.messages, values, strict=False))
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):

@@ -5,7 +5,7 @@ Messages and gaps are handled here; sessions, and how they are joined, by the `S
 
 import enum
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,13 @@ class Intake(enum.Enum):
 
 
 class SubscriberCore:
-    """The state machine. Not thread-safe: the shell holds a lock around every call.
+    """The state machine. Not thread-safe: its peer's section is around every call.
+
+    The arguments are settings, except for two. `counts_replies`: whether publishers are to believe
+    that what was sent and has not come is on its way, as where a recovery channel that loses
+    something ends, as TCP does. Default False. `is_drained`: whether the application has processed
+    all of a closing session, before its publisher hears that it may go. Default None: to have
+    received it is enough.
 
     Attributes:
         ready: what is to be delivered; the only exit.
@@ -76,8 +82,6 @@ class SubscriberCore:
         endings: sessions that are over, until the shell has reported them.
         denials: what is not allowed, until the shell has reported it.
         servers: checks what servers may send, by `use_access_rules`; None: all of it.
-        counts_replies: whether publishers are to believe that what was sent and has not come is on
-            its way: a recovery channel that loses something ends then, as TCP does. Default False.
 
     """
 
@@ -99,6 +103,8 @@ class SubscriberCore:
         datagram_lines: Collection[int] = (),
         policy: GapPolicy | None = None,
         types: ValueTypes = UNTYPED,
+        counts_replies: bool = False,
+        is_drained: Callable[[Session], bool] | None = None,
     ) -> None:
         settings = Settings(subscriber, name, topics, start, config, cursor)
         self.config, self.topics, self.start = config, topics, start
@@ -129,23 +135,16 @@ class SubscriberCore:
         self.joiner = SessionJoiner(
             settings, self.stream_table, self.lines, relay=relay, invalid=self.invalid,
             forget_last=self.forget_last, denials=self.denials, rng=rng, now_ns=now_ns,
+            is_drained=is_drained,
         )  # fmt: skip
         self.peers, self.relays = self.joiner.peers, self.joiner.relays
         self._effects = effects = self.joiner.effects
+        effects.counts_replies = counts_replies
         self.commands, self.requests = effects.commands, effects.requests
         self.routes = Routes(self.lines)
         self.multicast: MulticastReceiver | None = None
         if datagram_lines:
             self.multicast = self.joiner.receive_multicast()
-
-    @property
-    def counts_replies(self) -> bool:
-        """Whether NACKs say how many frames came, as above."""
-        return self._effects.counts_replies
-
-    @counts_replies.setter
-    def counts_replies(self, counts: bool) -> None:
-        self._effects.counts_replies = counts
 
     def use_seal(self) -> None:
         """Take no datagrams except sealed ones, and ask for their keys; called before anything."""
@@ -564,14 +563,18 @@ class SubscriberCore:
 
     def record_newcomers(self) -> None:
         """Record the sessions that were joined; raise as the cursor does."""
-        if self.cursor is None:
-            return
-        waiting = len(self.cursor.newcomers)
-        try:
-            self.cursor.record(self.lines)
-        finally:
-            if len(self.cursor.newcomers) < waiting:
-                self.joiner.next_check_ns = 0  # their publishers may count this subscriber now
+        for write in self.recording():
+            write()
+
+    def recording(self) -> Iterator[Callable[[], object]]:
+        """Yield what is to be written down of sessions that were joined, before each goes on.
+
+        Each is called, and has returned, before the next one is asked for.
+        """
+        if self.cursor is not None:
+            for write in self.cursor.recording(self.lines):
+                yield write
+                self.joiner.next_check_ns = 0  # their publishers may count this subscriber soon
 
     def leave(self) -> None:
         """Announce to all publishers and relays that this subscriber goes."""

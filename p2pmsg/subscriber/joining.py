@@ -75,8 +75,6 @@ class SessionJoiner:
         quiet: asks publishers whose data path is silent.
         former: asks for what is missing of feeds' sessions when others have begun.
         next_check_ns: when `check` is due.
-        is_drained: says whether the application has processed all of a closing session, before its
-            publisher hears that it may go; None: to have received it is enough.
 
     """
 
@@ -92,6 +90,7 @@ class SessionJoiner:
         denials: Denials,
         rng: Random,
         now_ns: int,
+        is_drained: Callable[[Session], bool] | None = None,
     ) -> None:
         config = settings.config
         self.settings = settings
@@ -109,7 +108,7 @@ class SessionJoiner:
         self.servers: Servers | None = None
         self.next_check_ns = now_ns
         self._unjoined = 0
-        self.is_drained: Callable[[Session], bool] | None = None
+        self._is_drained = is_drained
         self._forget_last = forget_last
         self._denials = denials
         self._rng = rng
@@ -548,7 +547,7 @@ class SessionJoiner:
         body = control.Joined(self.settings.subscriber, self.settings.name, complete)
         if route is peer.own:
             body.wants_token = peer.group is not None
-            body.settles = self.is_drained is not None or self.relays.own is not None
+            body.settles = self._is_drained is not None or self.relays.own is not None
         self.effects.send(route.key, Kind.JOINED, peer.session, body)
         route.handshake.on_report(now_ns + self._keep_alive_ns, complete=complete)
 
@@ -565,7 +564,7 @@ class SessionJoiner:
             return False
         if cursor is not None and peer in cursor.newcomers:
             return False
-        return self.is_drained is None or self.is_drained(peer)
+        return self._is_drained is None or self._is_drained(peer)
 
     def excuse_silence(self, now_ns: int) -> None:
         """Do not count the silence of connections that are not read, because all is full."""

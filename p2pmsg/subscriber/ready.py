@@ -20,6 +20,7 @@ between that and its return (`del`, not `popleft`), so that they reach the calle
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from copy import copy
 from struct import error as StructError
 from typing import Any, Final
 
@@ -80,13 +81,12 @@ class ReadyQueue:
         bytes_held: bytes of the frames in it.
         unfolded: messages of conflated streams that were added since `fold_all`.
         values_invalid: messages that were delivered whose value does not fit its type.
-        single: the stream whose last message `take_frame` took alone, until the shell has noted it
-            for its cursor.
+        taken: what was taken last: its stream, the loss, the messages or an iterator over them.
 
     """
 
     __slots__ = (
-        "_invalid", "_policy", "_turn", "_turn_ends_ns", "bytes_held", "entries", "single",
+        "_invalid", "_policy", "_turn", "_turn_ends_ns", "bytes_held", "entries", "taken",
         "unfolded", "values_invalid",
     )  # fmt: skip
 
@@ -95,7 +95,7 @@ class ReadyQueue:
         self._invalid = invalid
         self.entries: deque[Entry] = deque()
         self.bytes_held = self.values_invalid = self.unfolded = 0
-        self.single: Stream | None = None
+        self.taken: tuple[Any, ...] | None = None
         self._turn: Stream | None = None
         """The conflated stream whose turn it is, if it is the first one."""
         self._turn_ends_ns = 0
@@ -186,6 +186,7 @@ class ReadyQueue:
         waiting = stream.waiting
         is_last = waiting is None or len(waiting) == 1
         # No call in between, so that Ctrl-C comes before it all or after it all.
+        self.taken = taken
         stream.delivered_to, stream.delivered_count, stream.conflated = to, delivered, conflated
         self.bytes_held, self.values_invalid = held, invalid
         if rest is not None:
@@ -293,7 +294,7 @@ class ReadyQueue:
             )
             delivered = stream.delivered_count + 1
             # No call in between, as in `take`.
-            self.single = stream
+            self.taken = stream, None, taken
             stream.delivered_to, stream.delivered_count = sequence + 1, delivered
             return taken
         body_at = len(prefix) + _REST_BYTES
@@ -312,8 +313,23 @@ class ReadyQueue:
             values, timestamps, keys, headers,
         )  # fmt: skip
         delivered = stream.delivered_count + count
+        # No call in between, as in `take`.
+        self.taken = stream, None, taken
         stream.delivered_to, stream.delivered_count = sequence + count, delivered
         return taken
+
+    def take_back(self, read: tuple[Any, ...] | None) -> None:
+        """Put back what was taken last, after an exception; unless it is `read`, which went on.
+
+        A loss, or a value that does not fit, stays reported; it is in the counters.
+        """
+        taken = self.taken
+        if taken is not None and taken is not read and taken[1] is None:
+            stream, _, messages, *values = taken
+            if messages is None:  # a copy, since this may be interrupted, too
+                messages = next(copy(values[0]))
+            self.put_back(stream, messages, 1 if isinstance(messages, Message) else len(messages))
+        self.taken = None
 
     def put_back(self, stream: Stream, messages: Message | MessageBatch, left: int) -> None:
         """Deliver the last `left` of the messages last taken of a stream again, before all else.

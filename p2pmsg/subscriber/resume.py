@@ -26,7 +26,8 @@ Linux's defaults, or where relays have the session, too, the head alone is compa
                                                             of the publisher's new incarnation ended
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from p2pmsg import control
@@ -64,8 +65,8 @@ class Resume(Protocol):
     def note(self, peer: Session) -> None:
         """Note that the streams of a session begin."""
 
-    def record(self, connections: Sequence[Connection]) -> None:
-        """Write the newcomers down."""
+    def recording(self, connections: Sequence[Connection]) -> Iterable[Callable[[], object]]:
+        """Yield what writes the newcomers down, one by one; each is called before the next."""
 
     def committed(self, stream: Stream) -> int | None:
         """Return the next sequence after a restart, or None."""
@@ -139,11 +140,14 @@ class ResumePoints:
         """Whether all streams of a session have begun that were there when it was joined."""
         return peer.joined or peer.gone or peer.given_up
 
-    def record(self, connections: Sequence[Connection]) -> None:
-        """Write down the newcomers; raise as `CursorFile.join`; it may be called again."""
+    def recording(self, connections: Sequence[Connection]) -> Iterator[Callable[[], object]]:
+        """Yield what writes the newcomers down, one by one; it may be begun again.
+
+        Each raises as `CursorFile.join`, and has returned before the next one is asked for.
+        """
         for (session, topic), following in list(self._rewound.items()):
-            self.file.rewind(session, topic, following)
-            del self._rewound[session, topic]
+            yield partial(self.file.rewind, session, topic, following)
+            self._rewound.pop((session, topic), None)
         while self.newcomers:
             peer = self.newcomers[0]
             if not self.has_begun(peer):
@@ -155,18 +159,22 @@ class ResumePoints:
             endpoints = [self._endpoints[line] for line in sorted(at) if line >= 0]
             # Of one that was never joined, other streams may be as old as can be.
             scope = self._scope if peer.joined else tuple(peer.streams)
-            self.file.join(peer.session, scope, starts, endpoints)
+            yield partial(self.file.join, peer.session, scope, starts, endpoints)
             peer.handshake.keep_alive_ns = 0
-            del self.newcomers[0]
+            if peer in self.newcomers:  # else another call has done the same
+                self.newcomers.remove(peer)
 
     def commit(self, positions: Iterable[tuple[Stream, int]], *, durable: bool) -> int:
         """Write positions down; return how many streams advanced."""
-        advanced = [
+        return self.file.advance(self.entries(positions), durable=durable)
+
+    def entries(self, positions: Iterable[tuple[Stream, int]]) -> list[tuple[int, str, int]]:
+        """Return positions as the file has them: session, topic, and the next sequence."""
+        return [
             (stream.peer.session, stream.topic, following)
             for stream, following in positions
             if not stream.retired
         ]
-        return self.file.advance(advanced, durable=durable)
 
     def stats(self) -> "CursorStats":
         """Return the counters of the cursor."""

@@ -1,8 +1,8 @@
 """Values decoded straight into types, and what is done with those that do not fit."""
 
-import operator
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 from p2pmsg import codec, wire
@@ -194,17 +194,18 @@ class ValueTypes:
         """Return the type of the values of a topic; None: they are not typed."""
         return self._of.of(topic)
 
-    def report(
-        self, error: InvalidValueError, call: Callable[[Any, Any], Any] = operator.call
-    ) -> None:
-        """Report a value that does not fit: by an exception, to the callable, or not at all.
+    def report_of(self, error: InvalidValueError) -> Callable[[], object] | None:
+        """Return what reports a value that does not fit to the callable; None: nothing does.
 
-        `call` calls the callable with the exception.
+        Raises:
+            InvalidValueError: it is to be raised.
+
         """
         if callable(self.on_invalid):
-            call(self.on_invalid, error)
-        elif self.on_invalid == "raise":
+            return partial(self.on_invalid, error)
+        if self.on_invalid == "raise":
             raise error
+        return None
 
 
 UNTYPED: Final = ValueTypes(None, None, "raise")

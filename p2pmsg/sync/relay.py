@@ -1,18 +1,15 @@
 """The threaded relay."""
 
+import select
 import time
 from typing import Final
 
-import transports
 from p2pmsg.checks import time_to_wait, whole
-from p2pmsg.config import SubscriberConfig
 from p2pmsg.driver.lifecycle import close_at_exit
 from p2pmsg.errors import LogFailedError
-from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.publisher_thread import PublisherDriver, ThreadedServingPeer
 from p2pmsg.sync.relaying import LOG_RETRY_S, RelayingPeer
-from p2pmsg.sync.subscriber_thread import SubscriberDriver
 from p2pmsg.sync.worker import Worker
 
 _WAIT_MS: Final = 100
@@ -58,18 +55,12 @@ class Relay(RelayingPeer, ThreadedServingPeer):
     def _make_lock(self) -> PublishLock:
         return PublishLock()
 
-    def _open_receiving(
-        self, places: list[transports.Endpoint], topics: list[str], config: SubscriberConfig
-    ) -> SubscriberDriver:
-        return open_lines(self._source, places, topics, config, SubscriberDriver, self._security)
-
     def _begin(self) -> None:
         self._rounds = self._driver = PublisherDriver(
             self._core, self._sender, self._server, self._lock, self._outgoing
         )
         self._worker = Worker("p2pmsg-relay", "the relay", self._turn)
         self._driver.start()
-        self._receiving.start()
         self._worker.start()
         close_at_exit(self, Relay.close)
 
@@ -96,7 +87,7 @@ class Relay(RelayingPeer, ThreadedServingPeer):
 
     def _begin_close(self) -> None:
         self._worker.stop()
-        self._receiving.stop()
+        self._close_receiving()
         self._lock.run(self._core.begin_close, now_ns=time.monotonic_ns())
 
     def _turn(self) -> None:
@@ -106,25 +97,34 @@ class Relay(RelayingPeer, ThreadedServingPeer):
             while self._move() and not self._worker.stopping:
                 pass
             self._after_move()
-            self._receiving.check_answers(time.monotonic_ns())
         except LogFailedError as error:
             self._on_log_failure(error)
             self._worker.rest(LOG_RETRY_S)
         except Exception:
-            self._receiving.interrupted = True
+            with self._receiving_lock:
+                self._receiving.resync()
             raise
 
     def _receive(self) -> None:
-        receiving = self._receiving
-        with receiving.io_lock:
-            if not self._source.ready.entries:
-                receiving.round(_WAIT_MS)
+        receiving, now_ns = self._receiving, time.monotonic_ns()
+        with self._receiving_lock:
+            if self._source.ready.entries or receiving.round(now_ns) or receiving.settle():
+                return
+            fds = receiving.fds()
+            wait_ms = (receiving.next_deadline_ns() - now_ns) / 1e6
+        poll = select.poll()
+        for fd in (self._worker.fileno(), *fds):
+            poll.register(fd, select.POLLIN)
+        poll.poll(max(0, min(wait_ms, _WAIT_MS)))
+        self._worker.clear()
 
     def _move(self) -> bool:
         """Move what is ready; False when nothing is left."""
         moved, gone = self._move_some()
         while not gone and not self._worker.stopping:
             time.sleep(0.0002)
+            with self._receiving_lock:
+                self._receiving.round(time.monotonic_ns())
             gone = self._lock.run(self._send)
         return bool(moved)
 

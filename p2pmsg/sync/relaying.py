@@ -2,7 +2,6 @@
 
 import threading
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -14,6 +13,9 @@ from p2pmsg.checks import checked
 from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig
 from p2pmsg.driver.lifecycle import INHERITED, close_in_children, zmq_context
 from p2pmsg.errors import ClosedError, ConfigError, LogFailedError, translated
+from p2pmsg.peers.lines import open_lines
+from p2pmsg.peers.network import MACHINE
+from p2pmsg.peers.receiving import Receiving
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import SESSIONS_MAX, RelayCore
 from p2pmsg.relay.metadata import RelayMetadata
@@ -36,7 +38,6 @@ from p2pmsg.sync.settings import (
     publisher_config,
 )
 from p2pmsg.sync.settings import subscriber_config as intake_config
-from p2pmsg.sync.subscriber_io import SubscriberIO
 from p2pmsg.trouble import Refusals
 from transports.own_log import own_log as _log
 
@@ -58,7 +59,7 @@ class RelayingPeer(ServingPeer):
     """A relay; the subclass makes what takes its rounds, and moves what has come.
 
     Attributes:
-        _receiving: the I/O of its receiving side.
+        _receiving: its receiving side; `_receiving_lock` is held around each of its calls.
 
     """
 
@@ -66,7 +67,7 @@ class RelayingPeer(ServingPeer):
     _core: RelayCore
     _outgoing: Outgoing
     _rounds: ServingRounds
-    _receiving: SubscriberIO
+    _receiving: Receiving
 
     @checked()
     def __init__(
@@ -93,6 +94,7 @@ class RelayingPeer(ServingPeer):
         self._topics = names
         self._upstreams = [str(place.without_key()) for place in places]
         self._lock = self._make_lock()
+        self._receiving_lock = threading.RLock()
         self._loops_logged: set[int] = set()
         self._log_failure: str | None = None
         publishing = partial(self._open_publishing, endpoint, recovery_endpoint, settings, log)
@@ -120,22 +122,18 @@ class RelayingPeer(ServingPeer):
             cursor=Resumption(self._core),
             relay=self._core.id,
             datagram_lines=[at for at, place in enumerate(places) if place.is_datagram],
+            counts_replies=True,
         )
-        self._source.counts_replies = True
         self._transfer = Transfer(self._source, self._core)
         try:
-            self._receiving = self._open_receiving(places, names, receiving)
+            self._receiving = open_lines(
+                self._source, places, names, receiving, MACHINE, self._security
+            )
         except BaseException:
             self._close_sockets(0)
             self._close_log()
             raise
         close_in_children(self)
-
-    @abstractmethod
-    def _open_receiving(
-        self, places: list[transports.Endpoint], topics: list[str], config: SubscriberConfig
-    ) -> SubscriberIO:
-        """Open the receiving side."""
 
     def _open_publishing(
         self,
@@ -207,11 +205,12 @@ class RelayingPeer(ServingPeer):
     @property
     def connected(self) -> int:
         """How many of its upstreams' endpoints have somebody who was joined, and answers."""
-        return sum(self._receiving.connected())
+        with self._receiving_lock:
+            return sum(self._receiving.connected())
 
     def stats(self) -> RelayStats:
         """Return the counters as they are now; also after `close`."""
-        with self._receiving.lock:
+        with self._receiving_lock:
             return self._lock.read(
                 relay_stats,
                 self._core,
@@ -240,7 +239,7 @@ class RelayingPeer(ServingPeer):
         """Move what is ready: how many frames and losses, and whether all has left."""
         now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
         version = self._core.version
-        with self._receiving.lock, self._lock:
+        with self._receiving_lock, self._lock:
             moved = self._transfer.transfer(
                 now_ns=now_ns, wall_ns=wall_ns, count_max=count_max, writes=writes
             )
@@ -248,6 +247,10 @@ class RelayingPeer(ServingPeer):
         if version != self._core.version:
             self._rounds.wake()
         return moved, gone
+
+    def _close_receiving(self) -> None:
+        with self._receiving_lock:
+            self._receiving.close()
 
     def _send(self) -> bool:
         if self._core.unsynced:
@@ -282,7 +285,7 @@ class RelayingPeer(ServingPeer):
 
     def _say_denials(self) -> None:
         """Log what is denied to it, or by it to those who send; each once."""
-        with self._receiving.lock:
+        with self._receiving_lock:
             waiting, self._source.denials.waiting = self._source.denials.waiting, []
         for denial in waiting:
             _log.warning("the relay %r: %s", self._name, denial.as_error())
@@ -296,5 +299,5 @@ class RelayingPeer(ServingPeer):
         """In a forked child: the sockets and the threads are the parent's, perhaps the lock too."""
         self._closed, self._why = True, INHERITED
         self._lock = PublishLock()
-        self._receiving.lock = threading.RLock()
+        self._receiving_lock = threading.RLock()
         self._core.closing = True

@@ -10,8 +10,7 @@ import socket
 import struct
 from typing import Any
 
-from p2pmsg.sync.datagram_line import DatagramLine
-from p2pmsg.sync.subscriber_base import SubscriberBase
+from p2pmsg.peers.subscriber import SubscriberBase
 
 _SO_ATTACH_FILTER = 26
 _SO_DETACH_FILTER = 27
@@ -47,6 +46,5 @@ def lose_datagrams(subscriber: SubscriberBase[Any], part: float) -> None:
 
     The subscriber may be a threaded one or one of asyncio.
     """
-    for line in subscriber._driver._receivers:
-        if isinstance(line, DatagramLine):
-            lose(line.sockets[0], part)
+    for one in subscriber._peer.datagram_sockets():
+        lose(one, part)

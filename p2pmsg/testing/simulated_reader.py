@@ -97,7 +97,6 @@ class SimulatedReader:
             batched = self._rng.random() < 0.5
             count_max = self._rng.choice((1, _FEW_MAX, _ALL))
         taken = core.take_frame(stream, data, count_max, batched, now_ns)
-        core.ready.single = None
         if taken is None:
             return None
         batch = batch_of(taken) if isinstance(taken, Message) else taken

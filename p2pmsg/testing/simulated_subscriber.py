@@ -190,9 +190,9 @@ class SimulatedSubscriber:
             cursor=cursor,
             relay=relay,
             datagram_lines=range(len(self.sources)) if self._network.options.multicast else (),
+            # Elsewhere single replies are lost, and no connection ends with them.
+            counts_replies=self._network.options.bytes_per_s > 0,
         )
-        # Elsewhere single replies are lost, and no connection ends with them.
-        core.counts_replies = self._network.options.bytes_per_s > 0
         if self._network.options.multicast in ("sealed", "signed"):
             core.use_seal()
         return core
@@ -333,7 +333,7 @@ class SimulatedSubscriber:
         return taken
 
     def _check_bytes(self, core: SubscriberCore, now_ns: int) -> None:
-        """Say where a part of a frame has come, as `SubscriberIO` does."""
+        """Say where a part of a frame has come, as `Receiving` does."""
         for line in partial_frames.silent_lines(core, now_ns):
             receiver = self._receivers[line]
             if isinstance(receiver, MemoryReceiver) and receiver.is_receiving:

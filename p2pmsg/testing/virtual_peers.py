@@ -1,5 +1,6 @@
 """Publishers, subscribers and relays on a network in memory, and what threads' names do there."""
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, Generic, Protocol
 
@@ -7,12 +8,12 @@ from p2pmsg.checks import at_least, check, whole
 from p2pmsg.driver.lifecycle import ClosesAtOnce
 from p2pmsg.errors import ClosedError, ConfigError
 from p2pmsg.message import Message, MessageBatch, T_co
+from p2pmsg.peers.callbacks import check_callbacks, report_of
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.stats import SubscriberStats
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.typed import InvalidValue, ValueTypes
-from p2pmsg.sync.callbacks import call_back, check_callbacks, report_loss
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
@@ -310,16 +311,14 @@ class SubscriberPeer(Generic[T_co]):
             if isinstance(output, MessageBatch):
                 return output
             if isinstance(output, InvalidValue):
-                self._types.report(output.error, self._call)
+                report = self._types.report_of(output.error)
             else:
-                report_loss(self._policy, stream, output, self._call)
-            if self._answer is not None:
+                report = report_of(self._policy, stream, output)
+            result = None if report is None else report()
+            if self._awaits and inspect.isawaitable(result):
+                self._answer = result
                 return None
         return None
-
-    def _call(self, callback: Callable[[Any], Any], report: Any) -> None:
-        """Call the application's `on_gap` or `on_invalid`."""
-        self._answer = call_back(callback, report, awaits=self._awaits)
 
 
 class VirtualSubscriber(SubscriberPeer[T_co], ClosesAtOnce):

@@ -11,7 +11,6 @@ from random import Random, SystemRandom
 from traceback import format_exception
 from typing import Any, Final
 
-from p2pmsg.aio.subscriber import Subscriber
 from p2pmsg.config import CursorConfig
 from p2pmsg.errors import (
     ConfigError,
@@ -22,6 +21,7 @@ from p2pmsg.errors import (
     RewoundReport,
 )
 from p2pmsg.message import Message
+from p2pmsg.peers.loop.subscriber import Subscriber
 from p2pmsg.trouble import Rarely
 from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Delivery, Effect, Failure, Item

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from p2pmsg.aio.subscriber import Subscriber
 from p2pmsg.checks import check, checked, shown, time_to_wait
 from p2pmsg.driver.lifecycle import (
     INHERITED,
@@ -20,6 +19,7 @@ from p2pmsg.driver.lifecycle import (
     was_closed,
 )
 from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
+from p2pmsg.peers.loop.subscriber import Subscriber
 from p2pmsg.start import parse_start
 from p2pmsg.sync.settings import check_endpoints, check_name, check_topics
 from p2pmsg.webhooks.channel import Channel

@@ -27,7 +27,7 @@ def iterates_plainly(subscriber):
 
 def has_active(subscriber):
     """Say whether a subscriber has decoded messages that it has not handed out."""
-    return bool(subscriber._values.__length_hint__())
+    return bool(subscriber._reading.left)
 
 
 def joined_ids(publisher):
@@ -81,25 +81,24 @@ def unheard_requests(publisher):
 @contextlib.contextmanager
 def without_nacks(subscriber):
     """Let a subscriber send all requests but NACKs, as if those were lost."""
-    driver, requests = subscriber._driver, core_of(subscriber).requests
+    receiving, requests = subscriber._peer._io, core_of(subscriber).requests
 
     def send():
         while requests:
             session, frame = requests.popleft()
             if Frame(frame).kind != Kind.NACK:
-                driver._clients[session].send(frame)
+                receiving._clients[session].send(frame)
 
-    with driver.io_lock:
-        driver._send_requests = send
+    receiving._send_requests = send
     try:
         yield
     finally:
-        del driver._send_requests
+        del receiving._send_requests
 
 
 def lose_on_line(subscriber, number, part):
     """Let the kernel drop `part` (0 to 1) of what comes over one line of a multicast."""
-    lose(subscriber._driver._receivers[number].sockets[0], part)
+    lose(subscriber._peer.datagram_sockets()[number], part)
 
 
 def lose_requests(feed, part):
@@ -119,6 +118,5 @@ def subscriber_of(collector):
 
 def is_watched(peer):
     """Say whether a subscriber or relay still looks who is where nobody has answered."""
-    names = ("_receiving", "_driver", "_io")
-    receiving = next(getattr(peer, name) for name in names if hasattr(peer, name))
+    receiving = peer._receiving if hasattr(peer, "_receiving") else peer._peer._io
     return receiving._unanswered.next_ns < 2**63

@@ -10,9 +10,9 @@ import zmq
 
 import transports
 from p2pmsg.config import SubscriberConfig
+from p2pmsg.peers.lines import make_receiver
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.sync.lines import make_receiver
 
 _TIMERS_NS = 25_000_000
 FILES_EACH = 5

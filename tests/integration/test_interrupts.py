@@ -10,12 +10,14 @@ import pytest
 
 import p2pmsg
 import p2pmsg.queue.rules
-from p2pmsg.driver import section
-from p2pmsg.peers import publisher, sending, serving
+from p2pmsg.driver import section, threads, verbs
+from p2pmsg.peers import publisher, reading, receiving, sending, serving
+from p2pmsg.peers import subscriber as peer
+from p2pmsg.peers.threads import subscriber
 from p2pmsg.publisher import batch, core, logged_batch
 from p2pmsg.queue import batching, driver, job, puller, puller_base, puller_core, pusher_base
 from p2pmsg.subscriber import ready
-from p2pmsg.sync import lock, receiving, subscriber
+from p2pmsg.sync import lock
 from recovery import replay_buffer
 from tests.integration.peers import TOPIC, check_ledger, take, work_until
 from tests.integration.strikes import Strike
@@ -23,7 +25,9 @@ from transports import busy_wait, zmq_pubsub
 
 pytestmark = pytest.mark.long
 
-SUBSCRIBER = (busy_wait, ready, receiving, subscriber, zmq_pubsub)
+SUBSCRIBER = (
+    busy_wait, peer, ready, reading, receiving, section, subscriber, threads, verbs, zmq_pubsub
+)  # fmt: skip
 PUBLISHER = (
     batch, core, logged_batch, publisher, replay_buffer, section, sending, serving, zmq_pubsub
 )  # fmt: skip

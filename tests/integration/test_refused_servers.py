@@ -26,7 +26,7 @@ def make(opened):
 
     def make(kind, *arguments, **options):
         no_wait = [0.0] if kind.__name__ == "Relay" else []
-        if kind.__module__.startswith("p2pmsg.aio"):
+        if kind.__module__.startswith(("p2pmsg.aio", "p2pmsg.peers.loop")):
             made = Looped(kind, *arguments, **options)
             opened.callback(made._loop.close)
             opened.callback(made.close, *no_wait)

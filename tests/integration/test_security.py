@@ -112,8 +112,8 @@ def test_keys_on_one_side_only(peers):
         with Subscriber(place, security=security) as subscriber:
             assert "has no security" in str(refused(lambda: subscriber.receive(TIMEOUT)))
         with Subscriber(secure.endpoint) as subscriber:
-            subscriber._driver._unanswered.next_ns = 0
-            subscriber._driver._unanswered._waiting = {0: 0}
+            subscriber._peer._io._unanswered.next_ns = 0
+            subscriber._peer._io._unanswered._waiting = {0: 0}
             assert "needs keys" in str(refused(lambda: subscriber.receive(TIMEOUT)))
         with pytest.raises(ConfigError, match="security must be given where an endpoint pins"):
             Subscriber(peers.pinned(secure.endpoint, "pub"))

@@ -23,18 +23,13 @@ OF_LIBRARIES = {"_jsparkSession", "_negative_store"}
 NEVER = {"_asyncio_future_blocking", "_is_owned", "_release_save", "_acquire_restore"}
 """What the standard library looks for by these names, so that it does not help to define them."""
 ENGINE_WRITES = {
-    "core.invalid['parts']",
     "core.open[job.delivery]",
-    "core.ready.single",
     "self._core.closing",
     "self._core.control.connections",
-    "self._core.counts_replies",
-    "self._core.invalid[str(error)]",
 }
 CALLBACKS_SET = {
     "connections.on_end",
     "member.on_cut",
-    "self._subscriber._core.joiner.is_drained",
     "self.connections.on_end",
     "table.make_space",
 }

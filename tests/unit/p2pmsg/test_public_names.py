@@ -41,7 +41,7 @@ UNUSED = {
         "importlib.metadata", "logging", "multiprocessing", "p2pmsg.mold",
         "p2pmsg.multicast.datagram", "p2pmsg.multicast.sender", "p2pmsg.queue", "p2pmsg.reader",
         "p2pmsg.relay", "p2pmsg.requests", "p2pmsg.stats", "p2pmsg.subscriber.group",
-        "p2pmsg.sync.commits", "p2pmsg.testing", "recovery.log",
+        "p2pmsg.peers.commits", "p2pmsg.testing", "recovery.log",
         "socket", "ssl", "transports.diagnosis", "transports.memory",
         "transports.udp",
     ),

@@ -490,3 +490,14 @@ def test_upkeep_goes_on_while_calls_wait():
             with contextlib.suppress(TimeoutError):
                 box.run(box.peer.receive(0.01))
         assert box.peer.kept == 4
+
+
+def test_one_that_was_closed_in_a_loop_has_no_descriptors_and_no_turns():
+    async def main():
+        box = AioBox()
+        await box.close()
+        assert box.wait_fds() == []
+        with pytest.raises(ClosedError):
+            box.turn()
+
+    asyncio.run(main())

@@ -13,7 +13,7 @@ def talk():
 
 
 def pass_seconds(talk, seconds, *, line=False, answer=False, lag_ms=50):
-    """Let time pass, in which bytes come, and are looked for as `SubscriberIO` does."""
+    """Let time pass, in which bytes come, and are looked for as `Receiving` does."""
     for _ in range(int(seconds * 10)):
         talk.pass_ms(100)
         came_ns = talk.now_ns - lag_ms * MS

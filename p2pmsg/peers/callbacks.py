@@ -1,8 +1,7 @@
 """The application's `on_gap`, `on_end` and `on_invalid`: what may be given, how it is called."""
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from p2pmsg.checks import check, is_async, makes_values
 from p2pmsg.errors import LossReport, MessagesLostError, RewoundReport
@@ -31,16 +30,16 @@ def check_callbacks(callbacks: Iterable[object], *, may_be_async: bool) -> None:
         check("on_gap, on_end, on_invalid", one, ok, limit)
 
 
-def report_loss(
-    policy: GapPolicy, stream: Stream, loss: Loss, call: Callable[[Any, Any], object]
-) -> None:
-    """Report a loss as the policy of its topic says: raise it, call with it, or log it.
+def report_of(policy: GapPolicy, stream: Stream, loss: Loss) -> Callable[[], object] | None:
+    """Return what reports a loss as the policy of its topic says; None: nothing does.
 
     Args:
         policy: of the subscriber.
         stream: of the loss.
         loss: what is gone, or that the publisher went back.
-        call: calls a callback with its report.
+
+    Raises:
+        MessagesLostError: the policy is to raise it.
 
     """
     rewound = isinstance(loss, Rewound)
@@ -50,24 +49,7 @@ def report_loss(
     if on_gap == "raise":
         raise MessagesLostError(report)
     if callable(on_gap):
-        call(on_gap, report)
-    elif rewound or on_gap != "skip":
-        _log.warning("%s", report)
-
-
-def call_back(
-    callback: Callable[[Any], Any], report: Any, *, awaits: bool
-) -> Awaitable[Any] | None:
-    """Call a callback.
-
-    Args:
-        callback: of the application.
-        report: what it gets.
-        awaits: whether the caller awaits what it returns.
-
-    Returns:
-        What the caller is to await, if it awaits.
-
-    """
-    result = callback(report)
-    return result if awaits and inspect.isawaitable(result) else None
+        return partial(on_gap, report)
+    if rewound or on_gap != "skip":
+        return partial(_log.warning, "%s", report)
+    return None

@@ -10,8 +10,9 @@ import transports
 from p2pmsg.mold.feed import Arrival, MoldFeed
 from p2pmsg.mold.requests import MoldRequests
 from p2pmsg.mold.sessions import MoldSessions
+from p2pmsg.peers.datagram_line import DatagramLine
+from p2pmsg.peers.network import MACHINE, Network
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.sync.datagram_line import DatagramLine
 from p2pmsg.trouble import Rarely
 from p2pmsg.wire import FrameError
 from transports.endpoint import is_address, request_address
@@ -138,10 +139,10 @@ class MoldLine(DatagramLine):
         endpoint: transports.Endpoint,
         core: SubscriberCore,
         line: int,
-        lock: threading.RLock,
         group: MoldGroup,
+        network: Network = MACHINE,
     ) -> None:
-        super().__init__(endpoint, core, line, lock)
+        super().__init__(endpoint, core, line, network)
         self._endpoint = endpoint
         self._group = group
         self._feed = MoldFeed(core, line, endpoint.option("topic", "mold"), group.sessions)
@@ -177,10 +178,9 @@ class MoldLine(DatagramLine):
                 self._endpoint, name, head, first,
             )  # fmt: skip
 
-    def receive_wait(self, timeout_ms: int) -> bytes | None:
-        """Wait; the core gets what comes."""
-        if self.wait(timeout_ms):
-            self.take()
+    def receive_awake(self) -> bytes | None:
+        """Give the core what has come, and return nothing."""
+        self.take()
         return None
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class MoldLine(DatagramLine):
         super().close()
 
     def _give(self, data: memoryview, segment: int, address: object, *, shed: bool = False) -> None:
-        arrival = Arrival(_now_ns(), time.time_ns(), shed)
+        arrival = Arrival(self._network.now_ns(), self._network.wall_ns(), shed)
         for at in range(0, len(data) or 1, segment):
             self._feed.receive(data[at : at + segment], arrival)
 
@@ -197,8 +197,11 @@ class MoldLine(DatagramLine):
 class MoldClient:
     """Stands where a TCP publisher's recovery channel has its socket.
 
-    `socket` is None while there is nothing to ask, or no descriptor left.
+    `socket` is None while there is nothing to ask, or no descriptor left. There is no connection.
     """
+
+    refusal = ""
+    curve: transports.CurveClient | None = None
 
     def __init__(
         self, core: SubscriberCore, feed: MoldFeed, session: int, servers: RequestServers
@@ -240,15 +243,40 @@ class MoldClient:
                     data, server, now_ns=_now_ns(), wall_ns=time.time_ns()
                 )
             except FrameError as error:
-                self._core.invalid[str(error)] += 1
+                self._core.reject(str(error))
                 continue
             self._flush()
             if frame is not None:
                 return frame
         return None
 
-    def reconnect(self) -> None:
-        """Do nothing: there is no connection."""
+    def fileno(self) -> int:
+        """Return the descriptor of its socket; -1: it has none."""
+        return -1 if self.socket is None else self.socket.fileno()
+
+    def has_message(self) -> bool:
+        """Return False: its descriptor stays readable as long as there is something."""
+        return False
+
+    def reconnect(self, *, learn: bool = False) -> None:
+        """Do nothing."""
+
+    def check(self) -> bool:
+        """Return False: nobody refuses it."""
+        return False
+
+    def has_returned(self) -> bool:
+        """Return False."""
+        return False
+
+    def last_byte_ns(self, now_ns: int) -> int | None:
+        """Return None."""
+        return None
+
+    @property
+    def endpoint(self) -> str:
+        """The request servers."""
+        return ", ".join(self._servers.names)
 
     def close(self, linger_ms: int = 0) -> None:
         """Close."""
