@@ -205,9 +205,9 @@ class ThreadDriver:
         while not self.stopping:
             try:
                 fds, due_ns = self.section.run(self._turn)
-                due_ns = min(due_ns, self._keep_up())
+                upkeep_ns = self._keep_up()
                 self._sleepers.wake()
-                self._sleep(fds, due_ns)
+                self._sleep(fds, due_ns, upkeep_ns)
             except (transports.ClosedError, zmq.ContextTerminated):
                 return
             except Exception:  # the thread must go on: without it nothing is repaired
@@ -226,12 +226,12 @@ class ThreadDriver:
         """Whether a caller's thread takes the turns."""
         return self._leader != 0 and _now_ns() < self._leads_until_ns
 
-    def _sleep(self, fds: Collection[int], due_ns: int) -> None:
+    def _sleep(self, fds: Collection[int], due_ns: int, upkeep_ns: int) -> None:
         """Sleep until something comes or is due, or until `wake`; shortly while others lead."""
-        if self._is_led():
-            self._aside.sleep(min(_ASIDE_NS, due_ns - _now_ns()), lambda: self.stopping)
+        if self._is_led():  # who leads sees to what is due
+            self._aside.sleep(min(_ASIDE_NS, upkeep_ns - _now_ns()), lambda: self.stopping)
         elif not self.stopping:
-            self._poll(fds, due_ns - _now_ns())
+            self._poll(fds, min(due_ns, upkeep_ns) - _now_ns())
             if self._is_led():
                 self.wake()  # it may have come meanwhile, and this been meant for it
 

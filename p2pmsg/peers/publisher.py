@@ -393,8 +393,9 @@ class PublisherBase:
 
         """
         entered = self._section
+        lock = entered.lock
         try:
-            if not entered.acquire():
+            if not lock.acquire():
                 entered.refuse()
             if entered.busy:
                 entered.check()
@@ -423,7 +424,7 @@ class PublisherBase:
                 sequence = self._publish_alone(topic, value, key, timestamp_ns, headers)
                 has_left = not self._peer.needs_turn
             entered.busy = False
-            entered.release()
+            lock.release()
         except BaseException as error:
             entered.leave(error)
             raise publish_error(error, topic, value) from None

@@ -57,11 +57,11 @@ def held(peer):
     """Hold a peer's lock: its threads wait."""
     driver = getattr(peer, "_driver", None)
     if driver is not None and hasattr(driver, "section"):
-        driver.section.acquire()
+        driver.section.lock.acquire()
         try:
             yield
         finally:
-            driver.section.release()
+            driver.section.lock.release()
         return
     with peer._lock:
         yield
