@@ -1,17 +1,26 @@
 """The bridge."""
 
+import threading
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal
 
+import zmq
+
+import transports
 from p2pmsg.bridge.config import BridgeConfig, Codec, TopicAt
 from p2pmsg.bridge.ends import SLICE_S, Batch, Written
 from p2pmsg.bridge.opening import Wishes, open_ends
 from p2pmsg.bridge.stats import BridgeStats
 from p2pmsg.checks import checked, shown, time_to_wait
-from p2pmsg.driver.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
+from p2pmsg.driver.lifecycle import (
+    ClosesItself,
+    check_process,
+    close_at_exit,
+    close_in_children,
+    was_closed,
+)
 from p2pmsg.errors import translated
-from p2pmsg.sync.worker import Worker
 from p2pmsg.trouble import Rarely
 from transports.own_log import own_log as _log
 
@@ -24,6 +33,9 @@ if TYPE_CHECKING:
 
 _DRAIN_S: Final = 0.5
 """At close: so long at most what has come already is passed on."""
+_AGAIN_S: Final = 0.05
+"""How long the thread rests after an exception."""
+_JOIN_S: Final = 5.0
 
 
 class Bridge(ClosesItself):
@@ -107,6 +119,7 @@ class Bridge(ClosesItself):
             codec=codec, sequence_at=sequence_at, log=log, cursor=cursor, start=start, name=name,
             config=config or BridgeConfig(), security=security,
         )  # fmt: skip
+        check_process()
         with translated():
             self._ends = open_ends(wishes)
         self._received = self._passed_on = self._refused = self._dropped = self._unsent = 0
@@ -114,9 +127,10 @@ class Bridge(ClosesItself):
         self._refused_logged = Rarely()
         self._closed = False
         self._last_stats: BridgeStats | None = None
-        self._worker = Worker("p2pmsg-bridge", "the bridge", self._turn)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="p2pmsg-bridge", daemon=True)
         close_in_children(self)
-        self._worker.start()
+        self._thread.start()
         close_at_exit(self, Bridge.close)
 
     @property
@@ -181,9 +195,11 @@ class Bridge(ClosesItself):
             return
         self._closed = True
         was_closed(self)
-        self._worker.stop()
+        self._stopping = True
+        if self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
         try:
-            if not self._worker.thread.is_alive():
+            if not self._thread.is_alive():
                 self._drain(time.monotonic() + min(_DRAIN_S, timeout))
         finally:
             try:
@@ -197,9 +213,17 @@ class Bridge(ClosesItself):
     def __repr__(self) -> str:
         return shown(self, lambda: f"{self.source} to {self.target}")
 
-    def _turn(self) -> None:
-        self._check()
-        self._pass_all(self._ends.source.read(SLICE_S))
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self._check()
+                self._pass_all(self._ends.source.read(SLICE_S))
+            except (transports.ClosedError, zmq.ContextTerminated):
+                return
+            except Exception:  # the thread must go on: without it nothing is passed on
+                if not self._stopping:
+                    _log.exception("the bridge's background thread failed; it goes on")
+                    time.sleep(_AGAIN_S)
 
     def _drain(self, deadline: float) -> None:
         """Pass on what has come from a plain socket, which would be lost with it."""
@@ -247,7 +271,7 @@ class Bridge(ClosesItself):
     def _is_over(self) -> bool:
         """Whether to give up waiting for space; asked again and again meanwhile."""
         self._check()
-        return self._worker.stopping
+        return self._stopping
 
     def _say_refused(self, batch: Batch, written: Written) -> None:
         if self._refused_logged.is_due():
