@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from p2pmsg.driver.lifecycle import (
     close_in_children,
     was_closed,
 )
+from p2pmsg.driver.section import Section
 from p2pmsg.errors import ClosedError, ReentrantCallError
 from p2pmsg.peers.threads.publisher import Publisher
 from p2pmsg.stats import Stats
@@ -36,9 +38,7 @@ from p2pmsg.statsd.serving import Server
 from p2pmsg.statsd.snapshot import Snapshot
 from p2pmsg.statsd.sockets import Sockets
 from p2pmsg.statsd.totals import ExactTotals
-from p2pmsg.sync.lock import PublishLock
 from transports.own_log import own_log as _log
-from transports.signals import defer_signals
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -260,9 +260,10 @@ class Collector(ClosesItself):
         self._interval_s = interval
         self._aggregator = Aggregator(config, interval=interval)
         self.config = self._aggregator.config
-        self._lock, self._closing = PublishLock(), PublishLock()
+        self._section, self._closing = Section(bool), Section(bool)
         self._closed, self._is_over, self._why = False, False, "it is closed"
         self._stop, self._ended = threading.Event(), threading.Event()
+        self._asked: deque[threading.Event] = deque()
         self._error: BaseException | None = None
         self._sockets = Sockets(self._aggregator)
         self._management: Server | None = None
@@ -272,14 +273,14 @@ class Collector(ClosesItself):
             for place in places:
                 self._sockets.listen(place, reuse_port=reuse_port)
             if port is not None:
-                handles = handler(self._make_management(places), self._lock)
+                handles = handler(self._make_management(places), self._section)
                 self._management = Server(port.host, port.port, handles)
             if isinstance(publish, str):
                 publish = self._publisher = Publisher(publish, name=topic, security=security)
             if publish is not None:
                 self._outputs.insert(0, StreamOutput(publish, topic))
             if endpoints:
-                given = self._aggregator, self._lock, state
+                given = self._aggregator, self._section, state
                 self._exact = ExactReceiver(endpoints, *given, security)
         except BaseException:
             self._sockets.close()
@@ -314,17 +315,25 @@ class Collector(ClosesItself):
 
     def stats(self) -> CollectorStats:
         """Return the counters; also after `close`, and in a signal handler."""
-        # What has been read is added up here: cut short, a part of it would be lost.
-        return defer_signals(self._drain_and_count)
+        if not self._is_inherited:
+            try:
+                self._section.run(bool)
+            except ReentrantCallError:  # as a handler of `logging`: it must not wait for the thread
+                pass
+            else:
+                self._wait_for_drain()
+        return self._section.read(self._count)
 
-    def _drain_and_count(self) -> CollectorStats:
-        if self._is_inherited:
-            return self._count()
-        try:
-            self._lock.run(self._drain)
-        except ReentrantCallError:  # as a handler of `logging`, which must not go on in the middle
-            pass
-        return self._lock.read(self._count)
+    def _wait_for_drain(self) -> None:
+        """Have the thread add up what has been read; a caller's may be cut short by Ctrl-C."""
+        if threading.current_thread() is self._thread:  # an output asks
+            self._section.run(self._drain)
+        elif not (self._stop.is_set() or self._ended.is_set()):  # else it has, or soon will have
+            asked = threading.Event()
+            self._asked.append(asked)
+            self._sockets.wake()
+            while not (asked.wait(_TICK_S) or self._stop.is_set() or self._ended.is_set()):
+                pass
 
     def _drain(self) -> None:
         self._aggregator.drain()
@@ -355,7 +364,7 @@ class Collector(ClosesItself):
             raise ClosedError("the collector", self._why)
         if self._exact is None:
             return ExactTotals()
-        return self._lock.read(self._exact.totals.copy)
+        return self._section.read(self._exact.totals.copy)
 
     def flush(self, timeout: float = 10.0) -> None:
         """Flush now, and wait until every output has the flush.
@@ -369,7 +378,7 @@ class Collector(ClosesItself):
         timeout = time_to_wait("timeout", timeout)
         if self._closed:
             raise ClosedError("the collector", self._why)
-        self._lock.refuse_inside()
+        self._section.run(bool)  # refused in a handler that came inside
         asked = self._flushing.request()
         self._sockets.wake()
         if not asked.wait(timeout):
@@ -389,10 +398,11 @@ class Collector(ClosesItself):
 
         """
         timeout = time_to_wait("timeout", timeout)
-        if self._is_over or self._closing.is_mine:  # a signal handler, while it is being closed
+        if self._is_over:
             return
-        self._lock.refuse_inside()
-        self._closing.run(self._close, timeout)
+        self._section.run(bool)  # refused in a handler that came inside
+        with suppress(ReentrantCallError):  # in a handler, while it is being closed
+            self._closing.run(self._close, timeout)
 
     def _close(self, timeout: float) -> None:
         if self._is_over:
@@ -423,7 +433,8 @@ class Collector(ClosesItself):
         """In a forked child: sockets and threads are the parent's, perhaps the locks too."""
         self._closed = self._is_over = True
         self._why = INHERITED
-        self._lock, self._closing = PublishLock(), PublishLock()
+        self._section.renew()
+        self._closing.renew()
         self._sockets.forget()
 
     def __repr__(self) -> str:
@@ -456,7 +467,11 @@ class Collector(ClosesItself):
             busy = self._flushing.is_busy
             now_s = time.monotonic()
             wait_s = 0.0 if busy else max(0.0, min(next_s - now_s, _TICK_S))
-            self._sockets.turn(wait_s, self._lock)
+            self._sockets.turn(wait_s, self._section)
+            if self._asked:
+                self._section.run(self._drain)
+                while self._asked:
+                    self._asked.popleft().set()
             due = time.monotonic() >= next_s
             if due or self._flushing.is_requested:
                 if self._flushing.is_busy:
@@ -468,18 +483,20 @@ class Collector(ClosesItself):
             self._flushing.step()
 
     def _begin_flush(self) -> None:
-        with self._lock:
-            self._sockets.count_drops()
-            if self._exact is not None:
-                self._exact.keep()
-            self._flushing.begin(lambda: self._aggregator.flush(time.time()))
+        self._section.run(self._flush_inside)
+
+    def _flush_inside(self) -> None:
+        self._sockets.count_drops()
+        if self._exact is not None:
+            self._exact.keep()
+        self._flushing.begin(lambda: self._aggregator.flush(time.time()))
 
     def _finish(self) -> None:
         """Read what the kernel still holds, and flush everything."""
         if self._exact is not None:
             self._exact.stop()
         deadline = time.monotonic() + _DRAIN_S
-        while self._sockets.turn(0.0, self._lock) and time.monotonic() < deadline:
+        while self._sockets.turn(0.0, self._section) and time.monotonic() < deadline:
             pass
         self._flushing.finish()
         self._begin_flush()

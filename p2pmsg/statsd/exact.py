@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg import control, wire
+from p2pmsg.driver.section import Section
 from p2pmsg.errors import AuthenticationError, ConfigError, LossReport
+from p2pmsg.message import MessageBatch
 from p2pmsg.peers.threads.subscriber import Subscriber
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.totals import HERE, NOT_JOINED, TOPIC, VANISHED, ExactTotals
 from p2pmsg.subscriber.sessions import Session
-from p2pmsg.sync.lock import PublishLock
 from p2pmsg.trouble import Rarely, Trouble
 from p2pmsg.wire import Kind
 from recovery.durable import lock_file, replace_file, sync_path, unlock_file
@@ -119,7 +120,7 @@ class DeltaSubscriber(Subscriber):
 
 
 class ExactReceiver:
-    """Receives deltas in a thread of its own and adds them up under the collector's lock.
+    """Receives deltas in a thread of its own and adds them up in the collector's section.
 
     A client that closes waits until its deltas are in the totals, and in the state file where there
     is one. So no client is gone before its deltas outlast a SIGKILL of the collector.
@@ -127,7 +128,7 @@ class ExactReceiver:
     Args:
         endpoints: of the clients.
         aggregator: gets the deltas too, for the flushes.
-        lock: the collector's.
+        section: the collector's.
         state: file where totals and marks are kept; None: in memory only.
         security: keys for the connections to the clients; None: open.
 
@@ -137,11 +138,11 @@ class ExactReceiver:
         self,
         endpoints: Sequence[str],
         aggregator: Aggregator,
-        lock: PublishLock,
+        section: Section,
         state: str | os.PathLike[str] | None,
         security: "Security | None" = None,
     ) -> None:
-        self._aggregator, self._lock = aggregator, lock
+        self._aggregator, self._section = aggregator, section
         self._state = None if state is None else StateFile(state)
         try:
             self._begin(list(endpoints), security)
@@ -190,51 +191,58 @@ class ExactReceiver:
 
     def on_failed(self, error: BaseException) -> None:
         """Note what ended the collecting: the totals are not exact any more."""
-        with self._lock:
-            self.totals.failed = f"{type(error).__name__}: {error}"
+        self._section.run(self._fail, f"{type(error).__name__}: {error}")
+
+    def _fail(self, why: str) -> None:
+        self.totals.failed = why
 
     def _receive(self) -> None:
         try:
             batch = self._subscriber.receive_many(_BATCH, timeout=_SLICE_S)
         except (TimeoutError, AuthenticationError):  # that is logged, and tried again
             return
-        with self._lock:
-            for offset, value in enumerate(batch.values):
-                try:
-                    metrics = self.totals.apply(batch.session, batch.sequence + offset, value)
-                    if metrics:
-                        self._aggregator.take(metrics)
-                except Exception:  # one client's message is no reason to leave the others
-                    self.totals.malformed += 1
-                    if self._may_say.is_due():
-                        _log.exception("statsd: deltas could not be counted")
+        self._section.run(self._count, batch)
+
+    def _count(self, batch: MessageBatch[Any]) -> None:
+        for offset, value in enumerate(batch.values):
+            try:
+                metrics = self.totals.apply(batch.session, batch.sequence + offset, value)
+                if metrics:
+                    self._aggregator.take(metrics)
+            except Exception:  # one client's message is no reason to leave the others
+                self.totals.malformed += 1
+                if self._may_say.is_due():
+                    _log.exception("statsd: deltas could not be counted")
 
     def _on_lost(self, report: LossReport) -> None:
         _log.warning("statsd: exact totals lack deltas: %s", report)
-        with self._lock:
-            self.totals.on_lost(report.session, report.start, report.stop, report.reason.value)
+        lost = report.session, report.start, report.stop, report.reason.value
+        self._section.run(self.totals.on_lost, *lost)
 
     def _check(self) -> None:
         """Note which clients are there, which have closed, and which vanished without closing."""
         self._check_due_s = time.monotonic() + _LOOK_S
-        changed = False
         peers, reached = self._subscriber.sessions(), self._subscriber.contacted()
-        with self._lock:
-            for endpoint, was_reachable in zip(self._endpoints, reached, strict=True):
-                if was_reachable:
-                    self.totals.on_reachable(endpoint)
-            known = self.totals.clients()
-            for peer in peers:
-                changed = self._note(peer, known) or changed
-            for session in known.keys() - {peer.session for peer in peers}:
-                name = known[session][0]
-                if known[session][1] == HERE:
-                    changed = self.totals.on_client(session, name, VANISHED) or changed
-        if changed:
+        if self._section.run(self._take_statuses, peers, reached):
             self.keep()
         if time.monotonic() >= self._report_due_s:
             self._report_due_s = time.monotonic() + _REPORT_S
             self._report(peers)
+
+    def _take_statuses(self, peers: Sequence[Session], reached: Sequence[bool]) -> bool:
+        """Note the status of all clients; True where one is new."""
+        changed = False
+        for endpoint, was_reachable in zip(self._endpoints, reached, strict=True):
+            if was_reachable:
+                self.totals.on_reachable(endpoint)
+        known = self.totals.clients()
+        for peer in peers:
+            changed = self._note(peer, known) or changed
+        for session in known.keys() - {peer.session for peer in peers}:
+            name = known[session][0]
+            if known[session][1] == HERE:
+                changed = self.totals.on_client(session, name, VANISHED) or changed
+        return changed
 
     def _note(self, peer: Session, known: dict[int, tuple[str, str]]) -> bool:
         """Note a client's status; True where that is new."""
@@ -326,8 +334,7 @@ class ExactReceiver:
         self._must_save = False
         if self._state is None:
             return
-        with self._lock:
-            data, marks = self.totals.encode(), self._marks()
+        data, marks = self._section.run(lambda: (self.totals.encode(), self._marks()))
         try:
             self._state.save(data)
         except OSError as error:

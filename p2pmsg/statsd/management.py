@@ -8,8 +8,8 @@ import re
 import socketserver
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 
+from p2pmsg.driver.section import Section
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.metric import STATISTICS, Kind
 from p2pmsg.statsd.numbers import number_text
@@ -33,16 +33,13 @@ QUIT = None
 """Returned by `answer` to close the connection."""
 
 
-def handler(
-    management: "Management", lock: AbstractContextManager[None]
-) -> type[socketserver.BaseRequestHandler]:
-    """Return what serves a connection: what arrives is answered under the lock."""
+def handler(management: "Management", section: Section) -> type[socketserver.BaseRequestHandler]:
+    """Return what serves a connection: what arrives is answered in the collector's section."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             while data := self.request.recv(_COMMAND_BYTES_MAX):
-                with lock:
-                    answer = management.answer(data, time.time())
+                answer = section.run(management.answer, data, time.time())
                 if answer is QUIT:
                     return
                 self.request.sendall(answer.encode()[:_ANSWER_BYTES_MAX])

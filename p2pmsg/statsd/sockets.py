@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from p2pmsg.driver.section import Section
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.listen import ListenEndpoint, kernel_drops, open_socket
 from p2pmsg.statsd.parser import LINE_BYTES_MAX
 from p2pmsg.statsd.receive import BulkReader, StreamBuffer
-from p2pmsg.sync.lock import PublishLock
 from p2pmsg.trouble import Trouble
 from transports.own_log import own_log as _log
 
@@ -80,23 +80,27 @@ class Sockets:
         self._handlers[made.fileno()] = handler
         self._poll.register(made, select.POLLIN)
 
-    def turn(self, wait_s: float, lock: PublishLock) -> bool:
+    def turn(self, wait_s: float, section: Section) -> bool:
         """Wait until something arrives, and read it; return whether anything was read."""
         events = self._poll.poll(wait_s * 1e3)
         if not events:
             return False
-        full = False
-        with lock:
-            for fd, _ in events:
-                handler = self._handlers.get(fd)
-                if handler is not None:
-                    full = self._call(handler) or full
-                elif fd == self._wake_read:
-                    os.read(fd, 4096)
+        full = section.run(self._read, events)
         pause_s = min(self._gather_s, wait_s)
         if pause_s > 0 and not full:
             time.sleep(pause_s)
         return True
+
+    def _read(self, events: list[tuple[int, int]]) -> bool:
+        """Read what is ready; return whether there is more."""
+        full = False
+        for fd, _ in events:
+            handler = self._handlers.get(fd)
+            if handler is not None:
+                full = self._call(handler) or full
+            elif fd == self._wake_read:
+                os.read(fd, 4096)
+        return full
 
     def _call(self, handler: Handler) -> bool:
         """Run a handler. No input may end the collector, so unexpected exceptions are counted."""

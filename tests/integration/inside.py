@@ -53,18 +53,14 @@ def hold_for_ever(puller):
 
 
 @contextlib.contextmanager
-def held(peer):
-    """Hold a peer's lock: its threads wait."""
-    driver = getattr(peer, "_driver", None)
-    if driver is not None and hasattr(driver, "section"):
-        driver.section.lock.acquire()
-        try:
-            yield
-        finally:
-            driver.section.lock.release()
-        return
-    with peer._lock:
+def held(collector):
+    """Hold a collector's section: its threads wait."""
+    section = collector._section
+    section.lock.acquire()
+    try:
         yield
+    finally:
+        section.lock.release()
 
 
 @contextlib.contextmanager
