@@ -93,7 +93,12 @@ class ThreadDriver:
             close_at_exit(owner, close, exit_s)
 
     def stop(self) -> None:
-        """End the thread, shut the peer, and have all calls that wait look once more."""
+        """End the thread, shut the peer, and have all calls that wait look once more.
+
+        A second call does nothing, nor one in a forked child: all is the parent's there.
+        """
+        if self._is_shut:
+            return
         was_closed(self._owner)
         self.stopping = True
         self.wake()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import os
 import select
 import threading
 import time
@@ -212,6 +213,16 @@ def test_of_many_threads_that_wait_each_gets_one():
         for each in threads:
             each.join(60)
         assert sorted(taken) == [b"%c" % each for each in b"abcdefgh"]
+
+
+def test_a_forked_child_closes_nothing_of_its_parent():
+    with Box() as box:
+        pid = os.fork()
+        if not pid:
+            peer = box.peer
+            box.close()
+            os._exit(not (peer.abandoned and peer.far.fileno() >= 0))
+        assert os.waitpid(pid, 0)[1] == 0
 
 
 class QuietBox(LetterBox):
