@@ -166,6 +166,8 @@ class ThreadDriver:
 
     def _wait(self, wait: Wait) -> bool:
         """Wait in the caller's thread, and take the peer's turns meanwhile, unless another does."""
+        if not wait.by_io:
+            return self._wait_asleep(wait)
         me = threading.get_ident()
         try:
             while True:
@@ -177,8 +179,7 @@ class ThreadDriver:
                     if now_ns >= wait.deadline_ns:
                         return False
                     due_ns = min(due_ns, wait.deadline_ns)
-                others_lead = self._leader not in (0, me) and now_ns < self._leads_until_ns
-                if others_lead or not wait.by_io:
+                if self._leader not in (0, me) and now_ns < self._leads_until_ns:
                     left_ns = min(_SLICE_NS, _until(wait.deadline_ns) - now_ns)
                     self._sleepers.sleep(left_ns, partial(self.section.run, wait.ready))
                     continue
@@ -191,6 +192,17 @@ class ThreadDriver:
             if self._leader == me:
                 self._leader = 0
                 self._sleepers.wake()
+
+    def _wait_asleep(self, wait: Wait) -> bool:
+        """Wait for what another thread brings, which is woken for it."""
+        is_ready = partial(self.section.run, wait.ready)
+        while not (ready := bool(is_ready())) and not self._is_shut:
+            left_ns = min(_SLICE_NS, _until(wait.deadline_ns) - _now_ns())
+            if left_ns <= 0:
+                break
+            self.wake()
+            self._sleepers.sleep(left_ns, is_ready)
+        return ready
 
     def _look(self, wait: Wait) -> tuple[bool, int, Collection[int]]:
         if wait.ready():
