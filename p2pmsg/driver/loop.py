@@ -134,8 +134,13 @@ class TurnDriver:
     def step_upkeep(
         self, verb: Verb[None], value: Any, error: BaseException | None, begin: Callable[..., Any]
     ) -> Wait | Blocking | Done:
-        """Go on with upkeep; where it fails, `begin` gets the next one after a rest."""
+        """Go on with upkeep; where it fails, `begin` gets the next one after a rest.
+
+        Where `value` is a `Wait`, upkeep is sent whether that is ready.
+        """
         try:
+            if isinstance(value, Wait):
+                value = bool(self.section.run(value.ready))
             return self.section.run(step, verb, value, error)
         except BaseException:
             rest = Wait(bool, self.now_ns() + _AGAIN_NS)
@@ -321,8 +326,7 @@ class LoopDriver(TurnDriver):
             return
         request = self.step_upkeep(verb, value, error, self._keep_up)
         if isinstance(request, Wait):
-            ready = request.ready
-            self.add_waiter(request, lambda: self._keep_up(verb, bool(self.section.run(ready))))
+            self.add_waiter(request, partial(self._keep_up, verb, request))
         elif isinstance(request, Blocking):
             self._begin_blocking(request).add_done_callback(
                 lambda done: self._keep_up(verb, *_outcome(done))
@@ -556,7 +560,7 @@ class ManualDriver(TurnDriver):
             request = self.step_upkeep(verb, value, error, self._keep_up)
             value = error = None
             if isinstance(request, Wait):
-                self.wait(request, lambda is_ready: self._keep_up(verb, is_ready))
+                self.add_waiter(request, partial(self._keep_up, verb, request))
                 return
             if isinstance(request, Done):
                 return

@@ -169,6 +169,8 @@ class ThreadDriver:
         if not wait.by_io:
             return self._wait_asleep(wait)
         me = threading.get_ident()
+        if not wait.by_io:
+            self.wake()  # the upkeep may have to bring it
         try:
             while True:
                 is_ready, due_ns, fds = self.section.run(self._look, wait)

@@ -116,7 +116,7 @@ class EventDriver(TurnDriver):
             request = self.step_upkeep(verb, value, error, self._keep_up)
             value = error = None
             if isinstance(request, Wait):
-                self.add_waiter(request, partial(self._keep_up_after, verb, request))
+                self.add_waiter(request, partial(self._keep_up, verb, request))
                 return
             if isinstance(request, Done):
                 return
@@ -124,9 +124,6 @@ class EventDriver(TurnDriver):
                 value = request.call()
             except Exception as failure:
                 error = failure
-
-    def _keep_up_after(self, verb: Verb[None], wait: Wait) -> None:
-        self._keep_up(verb, bool(self.section.run(wait.ready)))
 
 
 class VirtualDriver(EventDriver):

@@ -15,7 +15,7 @@ DUMMY: Final = 1
 class Gathered:
     """A buffer of jobs that have nothing but a value.
 
-    A job is in by one append to `ends`; `repair` cuts off what an interrupt left after it.
+    A job is in by one append to `ends`; `repair` cuts off what an exception left after it.
 
     Attributes:
         buffer: their values, packed, after `DUMMY` bytes.
@@ -47,6 +47,14 @@ class Gathered:
         # The buffer keeps its memory: `del` would give it back.
         encoder.encode_into(None, self.buffer, 0)
         self.first = self.stop = self.next
+
+    def resync(self, *, is_elsewhere: bool) -> None:
+        """Put all right after an exception; `is_elsewhere`: what is here was handed on already."""
+        self.buffer = bytearray(self.buffer)  # of the former one the exception may have a view
+        self.repair()
+        if is_elsewhere or not self.ends:
+            self.clear()
+        self.stop = self.next
 
 
 class PushBatch(Gathered):
@@ -85,6 +93,6 @@ class PushBatch(Gathered):
         age_ns = max(1, time.monotonic_ns() - self._opened_ns)
         within = len(ends) * self._linger_ns // age_ns
         self._pace = max(1, self._pace // 2, min(within, 2 * self._pace))
-        run = JobRun(self.first, bytes(self.buffer), ends, time.time_ns(), DUMMY)
+        # It is there before it is no more here, so that no exception in between loses it.
+        self._store.push_run(JobRun(self.first, bytes(self.buffer), ends, time.time_ns(), DUMMY))
         self.clear()
-        self._store.push_run(run)

@@ -3,7 +3,6 @@
 import ipaddress
 import secrets
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import transports
@@ -25,20 +24,21 @@ from p2pmsg.queue.journal.records import JournalState, push_record
 from p2pmsg.queue.pull_access import access_of
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.pusher_io import PusherIO
-from p2pmsg.queue.rules import PRIORITY_MAX, JobQueue, QueuedJob, QueueLimits
+from p2pmsg.queue.rules import PRIORITY_MAX, DeadJob, JobQueue, QueuedJob, QueueLimits
 from p2pmsg.queue.stats import PusherStats, WorkerStats
-from p2pmsg.sync.lock import PublishLock
+from recovery.checks import to_ns
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _ACK_TIMEOUT_S: Final = 30.0
 _DELAY_MAX: Final = 366 * 86400.0
+_NEVER_NS: Final = 2**63
 _MESSAGE_ID_BYTES_MAX: Final = 255
 
 
 class EachJobs:
-    """Keeps each job until one worker has done it; every call is made under the pusher's lock.
+    """Keeps each job until one worker has done it.
 
     Attributes:
         batch: what `push` gathers.
@@ -55,17 +55,11 @@ class EachJobs:
         server: transports.ZmqQueueServer,
         state: JournalState,
         journal: FileJournal | None,
-        lock: PublishLock,
-        wake: Callable[[], None],
         security: "Security | None",
-        sync_soon: Callable[[], None] | None = None,
-        turn_ns_max: int = 2**63,
     ) -> None:
         self._config = config
         self._server = server
         self._journal = journal
-        self._lock = lock
-        self._wake = wake
         queue = self._queue(state)
         self.session = state.session if state.session is not None else secrets.randbits(64)
         self.core = PusherCore(
@@ -80,19 +74,12 @@ class EachJobs:
         self.core.access_rules, watch = access_of(security, name, server)
         self._restored = self.core.restore(state, now_ns=time.monotonic_ns())
         self._missing = state.missing
-        self.io = PusherIO(
-            self.core,
-            server,
-            journal,
-            sync_soon=sync_soon,
-            turn_ns_max=turn_ns_max,
-            access_rules=watch,
-        )
+        self.io = PusherIO(self.core, server, journal, access_rules=watch)
         self._syncs = journal is not None and journal.is_always
         self._store = queue.store
         self.batch = PushBatch(self._store, config, state.next_sequence)
         self._gathering = False
-        self._idle_rounds = self._pushed_ns = self._duplicates = 0
+        self._idle_rounds = self._pushed_ns = self._duplicates = self._due_ns = 0
         self._granted = 0  # how many in flight `drain` has said there is space for
 
     def _queue(self, state: JournalState) -> JobQueue:
@@ -166,7 +153,7 @@ class EachJobs:
         if not self._has_space(job.size):
             self.io.work(now_ns=now_ns)
             if not self._has_space(job.size):
-                self._check_log()
+                self.check_log()
                 return None
         sequence = job.sequence = batch.next
         if journal is not None:
@@ -183,10 +170,8 @@ class EachJobs:
         close = now_ns - self._pushed_ns < GATHER_WITHIN_NS
         if journal is None and close and not self._gathering:
             self._gathering = True
-            self._idle_rounds = 0
-            self._wake()
+            self._idle_rounds = self._due_ns = 0
         if self._gathering:
-            self._lock.favour()
             batch.open(self._in_flight_max)
         self.io.work(now_ns=now_ns)
         # From here, so that what counts is the caller's pace and not how long handing out takes.
@@ -197,30 +182,47 @@ class EachJobs:
         """Hand out all that can be handed out."""
         self.batch.seal()
         self.io.work(now_ns=time.monotonic_ns())
-        self._check_log()
+        self.check_log()
 
-    def _check_log(self) -> None:
+    def check_log(self) -> None:
+        """Raise `LogFailedError` where the log cannot be forced to the disk any more."""
         if self._journal is not None and self._journal.broken is not None:
             raise LogFailedError(self._journal.broken)
 
-    def turn(self) -> float:
-        """Take the background's turn; return how long it may sleep, in ms."""
-        now_ns = time.monotonic_ns()
+    def turn(self, now_ns: int) -> None:
+        """Do one round."""
         if self._gathering:
             self._idle_rounds = 0 if self.batch.ends else self._idle_rounds + 1
             self.batch.seal()
             if self._idle_rounds > IDLE_ROUNDS:
                 self._gathering = False
+        self._due_ns = _NEVER_NS
         if not self.io.work(now_ns=now_ns):
-            return 0.0
-        if self._gathering:
+            self._due_ns = 0
+        elif self._gathering:
             self.batch.open(self._in_flight_max)
-            return LINGER_S * 1000
-        return self.wait_ms()
+            self._due_ns = time.monotonic_ns() + to_ns(LINGER_S)
 
-    def wait_ms(self) -> float:
-        """Return how long nothing is due, in ms."""
-        return self.io.wait_ms(now_ns=time.monotonic_ns())
+    def next_deadline_ns(self) -> int:
+        """Return when the next turn is due."""
+        if self._due_ns < _NEVER_NS:
+            return self._due_ns
+        return self.io.next_deadline_ns(now_ns=time.monotonic_ns())
+
+    @property
+    def pushed_due_ns(self) -> int:
+        """When a turn is due for what was pushed; far away where for nothing."""
+        return self._due_ns
+
+    def resync(self) -> None:
+        """Put all right after an exception that came somewhere in here."""
+        self.batch.resync(is_elsewhere=self._store.knows(self.batch.first))
+        self.io.resync(now_ns=time.monotonic_ns())
+        self._gathering, self._due_ns = False, 0
+
+    def fits(self, job: QueuedJob) -> bool:
+        """Whether `try_push` would accept it, without a look at what has come."""
+        return self._has_space(job.size)
 
     def space(self, refused_bytes: int) -> int:
         """Return how many jobs fit in, of which the first one may have any size.
@@ -257,6 +259,10 @@ class EachJobs:
             return most
         done = self.core.queue.pace.within_span(now_ns=time.monotonic_ns())
         return max(IN_FLIGHT_MIN, min(done, IN_FLIGHT_CEILING))
+
+    def dead(self) -> list[DeadJob]:
+        """Return the dead letters."""
+        return self._store.dead.list()
 
     def act_on_dead(self, action: str, sequences: list[int] | None) -> int:
         """`retry` or purge dead letters; return how many."""

@@ -170,6 +170,23 @@ class PusherCore:
             store.dedup.add(message_id, sequence, now_ns=now_ns - age_ns)
         return len(state.open)
 
+    def resync(self, *, now_ns: int) -> None:
+        """Put all right after an exception, as after a restart: each worker is asked what it has.
+
+        What was to be sent is not: it may name deliveries that are no more.
+        """
+        known = [(each.identity, each.user) for each in self._connections.values()]
+        self.queue.resync(now_ns=now_ns)
+        self._incarnation = self.queue.next_delivery
+        self._token = max(self._token, self._incarnation)
+        self._absent.update(self._processes)
+        self._processes, self._serials, self._users = {}, {}, {}
+        self._connections, self._unwelcomed, self._by_worker = {}, OrderedDict(), {}
+        self._due.clear()
+        self.outbox.clear()
+        for identity, user in known:
+            self._challenge(self._connection_of(identity, user), now_ns)
+
     def process_of(self, worker_id: int) -> Process:
         """Return the process of a worker."""
         return self._processes.get(worker_id, Process())

@@ -1,8 +1,7 @@
-"""A pusher's I/O: sockets and journal around the core. Every call is made under the lock."""
+"""A pusher's socket and journal around the core; nothing here waits."""
 
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import transports
@@ -19,16 +18,16 @@ if TYPE_CHECKING:
 _MS: Final = 1_000_000
 _ROUNDS_MAX: Final = 16
 _FRAMES_PER_ROUND: Final = 256
-_BYTES_AT_ONCE: Final = 2**20
-"""Of frames that are read before the pusher's lock is left: some 10 ms, whatever they say."""
-_BYTES_IN_LOOP: Final = 2**18
-"""The same in an event loop, where others wait: some 2 ms."""
-_FRAMES_IN_LOOP: Final = 8
+_BYTES_AT_ONCE: Final = 2**18
+"""Of frames that are read in one turn: some 2 ms, whatever they say."""
+_FRAMES_AT_ONCE: Final = 8
 """Frames of jobs, of 256 KiB each, between two looks at the time."""
+_TURN_NS: Final = 2 * _MS
+"""How long a turn goes on where there is always more."""
 _CHANGES_PER_LOOK: Final = 16
 _KEPT_BACK_MAX: Final = 4096
 """Frames that wait for the disk; nothing is read while there are more."""
-_FAILING_S: Final = 0.01
+_FAILING_NS: Final = 10 * _MS
 """Between two tries to write to a log that cannot be written."""
 _QUIET_NS: Final = 250 * _MS
 """Workers that have jobs are probed so often, in case a connection broke unnoticed."""
@@ -42,10 +41,8 @@ class PusherIO:
     Args:
         core: decides.
         server: from where and to where.
-        journal: where what becomes of jobs is written; None without a log.
-        sync_soon: begins to force the journal to the disk, without waiting; frames that need it are
-            kept back meanwhile. Default None: it is done, and waited for, where it is due.
-        turn_ns_max: how long `work` goes on where there is always more, in ns. Default: on and on.
+        journal: where what becomes of jobs is written; None without a log. Frames that need it are
+            kept back until that is on the disk.
         access_rules: whose changes are to be followed. Default None: there are no keys.
 
     Attributes:
@@ -63,20 +60,13 @@ class PusherIO:
         server: transports.ZmqQueueServer,
         journal: FileJournal | None,
         *,
-        sync_soon: Callable[[], None] | None = None,
-        turn_ns_max: int = 2**63,
         access_rules: "AccessWatch | None" = None,
     ) -> None:
         self.core = core
+        core.frames_at_once = _FRAMES_AT_ONCE
         self._access_rules = access_rules
         self.journal = journal
         self._server = server
-        self._sync_soon = sync_soon
-        self._turn_ns_max = turn_ns_max
-        self._bytes_at_once = _BYTES_AT_ONCE
-        if sync_soon is not None:
-            self._bytes_at_once = _BYTES_IN_LOOP
-            core.frames_at_once = _FRAMES_IN_LOOP
         self._needed = 0
         """Up to where the journal has to be on the disk before the next frames are sent."""
         self._kept_back: deque[tuple[int, bytes, bytes]] = deque()
@@ -103,9 +93,10 @@ class PusherIO:
     def _put_synced(self, synced: int, now_ns: int) -> None:
         unsynced = self.unsynced
         while unsynced and unsynced[0][0] <= synced:
-            job = unsynced.popleft()[1]
-            self.unsynced_bytes -= job.size
+            job = unsynced[0][1]
             self._put(job, now_ns)
+            unsynced.popleft()
+            self.unsynced_bytes -= job.size
 
     def _put(self, job: QueuedJob, now_ns: int) -> None:
         store = self.core.queue.store
@@ -122,12 +113,10 @@ class PusherIO:
         if self._access_rules is not None and self._access_rules.poll():
             self._access_rules.end_revoked()
             core.check_access_rules(now_ns=now_ns)
-        left_bytes, until_ns = self._bytes_at_once, now_ns + self._turn_ns_max
+        left_bytes, until_ns = _BYTES_AT_ONCE, now_ns + _TURN_NS
         for _ in range(_ROUNDS_MAX):
             if self.is_failing and not self.record():
-                if self._sync_soon is None:
-                    time.sleep(_FAILING_S)  # what came is left where it is, and would wake us
-                return True
+                return True  # what came is left where it is
             came = 0
             while (
                 came < _FRAMES_PER_ROUND
@@ -160,13 +149,29 @@ class PusherIO:
                 return True
         return False
 
-    def wait_ms(self, *, now_ns: int) -> float:
-        """Return how long nothing is due."""
+    def next_deadline_ns(self, *, now_ns: int) -> int:
+        """Return when `work` has something to do."""
+        if self.is_failing:
+            return now_ns + _FAILING_NS
         if self.core.outbox or self.core.queue.store.changes:
-            return 2.0
+            return now_ns + 2 * _MS
         due_ns = self.core.next_deadline_ns(now_ns=now_ns)
-        due_ns = self._check_due_ns_ if due_ns is None else min(due_ns, self._check_due_ns_)
-        return max(0.0, (due_ns - now_ns) / _MS)
+        return self._check_due_ns_ if due_ns is None else min(due_ns, self._check_due_ns_)
+
+    def resync(self, *, now_ns: int) -> None:
+        """Put all right after an exception: what was to be sent is not, and workers are asked."""
+        self.core.resync(now_ns=now_ns)
+        self._kept_back.clear()
+        self.unsynced = deque(
+            each for each in self.unsynced if not self.core.queue.store.knows(each[1].sequence)
+        )
+        self.unsynced_bytes = sum(job.size for _, job in self.unsynced)
+        if self.journal is not None:
+            self.journal.resync(
+                [*self.core.queue.store.open_jobs(), *(job for _, job in self.unsynced)],
+                self.core.queue.store.dead.list(),
+            )
+            self._needed = self.journal.written
 
     def record(self, until_ns: int = 2**63) -> bool:
         """Write what became of jobs to the log, before frames say so; False where that fails.
@@ -191,13 +196,6 @@ class PusherIO:
             journal.allow_deliveries(self.core.queue.next_delivery)
             if self._has_changes:
                 self._needed = journal.written
-            if self._sync_soon is not None:
-                if (journal.is_always and self._has_changes) or journal.is_due:
-                    self._sync_soon()
-            else:
-                if journal.is_always and self._has_changes:
-                    journal.sync()  # of pushes that wait for it, too
-                journal.tick()
             self._has_changes = False
             if journal.broken is not None:
                 raise LogFailedError(journal.broken)
@@ -223,7 +221,7 @@ class PusherIO:
     def _send(self, now_ns: int) -> bool:
         """Send what is in the outbox; whether anything was."""
         outbox, core = self.core.outbox, self.core
-        if self._sync_soon is not None and self.journal is not None and self.journal.is_always:
+        if self.journal is not None and self.journal.is_always:
             self._keep_back(self.journal.synced)
         sent = False
         while outbox:

@@ -6,8 +6,8 @@ import sys
 
 import p2pmsg
 from p2pmsg.aio.puller import Puller
-from p2pmsg.aio.pusher import Pusher
 from p2pmsg.errors import LogFailedError
+from p2pmsg.peers.loop.pusher import Pusher
 from tests.integration.peers import LOOPBACK
 
 FAST = p2pmsg.queue.PusherConfig(retry_delay=0.001, ack_timeout=30.0)

@@ -13,10 +13,9 @@ from p2pmsg.wire import Frame, Kind
 def core_of(peer):
     """Return the state machine of a publisher, a subscriber, a relay, a pusher."""
     made = getattr(peer, "_peer", None)
-    if made is not None:
-        return made.core
-    jobs = getattr(peer, "_jobs", None)
-    return peer._core if jobs is None else jobs.core
+    if made is None:
+        return peer._core
+    return made.jobs.core if hasattr(made, "jobs") else made.core
 
 
 def iterates_plainly(subscriber):

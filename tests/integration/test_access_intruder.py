@@ -73,7 +73,7 @@ def test_one_who_may_pull_takes_on_no_other_worker(peers, server, intrude, tmp_p
             for number in range(5):
                 pusher.push(number)
             held = ann.receive(TIMEOUT)
-            (worker,) = pusher._jobs.core._users
+            (worker,) = pusher._peer.jobs.core._users
             intruder = intrude(pusher.endpoint)
             for kind in (Kind.QUEUE_HELLO, Kind.QUEUE_LEAVE, Kind.QUEUE_REPORT):
                 hello = queue.Hello("bob", "", 0, 0, 100, 2, 0, [], [], 0, 2**24)
@@ -91,9 +91,9 @@ def test_an_intruder_gets_no_frame_of_a_pipeline(peers, server, intrude):
         where = peers.pinned(pusher.endpoint, "server")
         with Puller(where, security=peers.security("ann"), acknowledge="batch") as ann:
             eventually(lambda: ann.connected)
-            (share,) = pusher._jobs._dealer.shares.values()
+            (share,) = pusher._peer.jobs._dealer.shares.values()
             intruder = intrude(pusher.endpoint)
-            place = parse_endpoint(pusher._jobs._shares._sockets[share.id].endpoint)
+            place = parse_endpoint(pusher._peer.jobs._shares._sockets[share.id].endpoint)
             pull = ZmqPlainSocket(
                 "pull", place, binds=False, context=context(), curve=intruder.curve,
                 queue_messages=10, message_bytes_max=2**20,

@@ -7,8 +7,8 @@ import pytest
 
 import p2pmsg
 from p2pmsg.aio.puller import Puller
-from p2pmsg.aio.pusher import Pusher
 from p2pmsg.errors import ClosedError, SendQueueFullError
+from p2pmsg.peers.loop.pusher import Pusher
 from tests.integration.aio import LOOPS, Strike, run
 from tests.integration.aio_peers import CANCELS, FAST, a_queue, eventually, work
 from tests.integration.peers import LOOPBACK

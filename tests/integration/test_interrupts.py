@@ -11,11 +11,11 @@ import pytest
 import p2pmsg
 import p2pmsg.queue.rules
 from p2pmsg.driver import section, threads, verbs
-from p2pmsg.peers import publisher, reading, receiving, sending, serving
+from p2pmsg.peers import publisher, pusher, reading, receiving, sending, serving
 from p2pmsg.peers import subscriber as peer
 from p2pmsg.peers.threads import subscriber
 from p2pmsg.publisher import batch, core, logged_batch
-from p2pmsg.queue import batching, driver, job, puller, puller_base, puller_core, pusher_base
+from p2pmsg.queue import batching, driver, job, puller, puller_base, puller_core
 from p2pmsg.subscriber import ready
 from p2pmsg.sync import lock
 from recovery import replay_buffer
@@ -33,9 +33,13 @@ PUBLISHER = (
 )  # fmt: skip
 PULLER = (driver, lock, job, puller, puller_base, puller_core)
 PUSHER = [
-    str(path)
-    for package in (p2pmsg.queue, p2pmsg.queue.rules)
-    for path in Path(package.__path__[0]).glob("*.py")
+    pusher.__file__,
+    section.__file__,
+    *(
+        str(path)
+        for package in (p2pmsg.queue, p2pmsg.queue.journal, p2pmsg.queue.rules)
+        for path in Path(package.__path__[0]).glob("*.py")
+    ),
 ]
 
 
@@ -176,7 +180,7 @@ STRIKES = 60
 FILES = {
     module.__file__
     for module in (
-        batch, lock, batching, logged_batch, section, sending, publisher, core, pusher_base,
+        batch, lock, batching, logged_batch, section, sending, publisher, core, pusher,
     )
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A queue's log through kills, crashes of the system and damage, as an event loop writes it."""
+"""A queue's log through kills, crashes of the system and damage, as a pusher writes it."""
 
 import tempfile
 from pathlib import Path
@@ -29,15 +29,15 @@ STEPS = st.one_of(
 class Log:
     """A log, and what must be known of it whatever happens."""
 
-    def __init__(self, folder, fsync, defers):
-        self.folder, self.fsync, self.defers = folder, fsync, defers
+    def __init__(self, folder, fsync):
+        self.folder, self.fsync = folder, fsync
         self.boots = 1
         self.pushed, self.done = {}, {}  # by sequence, up to where the log has to be on the disk
         self.last_used = -1
         self.open()
 
     def open(self):
-        how = {"boot": f"boot {self.boots}", "fsync": self.fsync, "defers": self.defers}
+        how = {"boot": f"boot {self.boots}", "fsync": self.fsync}
         try:
             self.journal, self.state = opened(self.folder, **how)
         except LogFormatError:  # a crash has left a hole
@@ -81,7 +81,7 @@ class Log:
             self.end(0)
 
     def empty(self, at_once):
-        """Empty the oldest segment as an event loop does; others run in between."""
+        """Empty the oldest segment as a pusher does; others run in between."""
         if not self.journal.has_to_empty:
             return
         found = self.journal.read_oldest()
@@ -111,13 +111,10 @@ class Log:
 @settings(deadline=None)
 @given(
     fsync=st.sampled_from(("interval", "always", "never")),
-    defers=st.sampled_from((True, True, True, False)),
     steps=st.lists(STEPS, max_size=60),
     data=st.data(),
 )
-def test_what_was_on_the_disk_is_never_lost_and_what_is_damaged_is_refused(
-    fsync, defers, steps, data
-):
+def test_what_was_on_the_disk_is_never_lost_and_what_is_damaged_is_refused(fsync, steps, data):
     def choose(low, high):
         return data.draw(st.integers(low, high))
 
@@ -128,7 +125,7 @@ def test_what_was_on_the_disk_is_never_lost_and_what_is_damaged_is_refused(
         tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
         Disk(folder) as disk,
     ):
-        log = Log(Path(folder), fsync, defers)
+        log = Log(Path(folder), fsync)
         for name, number in steps:
             if name == "push":
                 log.push(number)

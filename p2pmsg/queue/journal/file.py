@@ -9,7 +9,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import FileIO
@@ -33,9 +33,9 @@ from p2pmsg.queue.journal.reading import (
     without_former,
 )
 from p2pmsg.queue.journal.records import JournalState
-from p2pmsg.queue.rules import DEDUP_WINDOW_S
-from p2pmsg.sync.lock import PublishLock
+from p2pmsg.queue.rules import DEDUP_WINDOW_S, DeadJob, QueuedJob
 from recovery import platform
+from recovery.checks import to_ns
 from recovery.durable import holder_of, lock_file, make_folder, replace_file, sync_path, unlock_file
 from transports.own_log import own_log as _log
 
@@ -46,6 +46,7 @@ SKIPPED: Final = 2**24
 50,000 jobs a second those of 5 min, longer than any system keeps what was written."""
 FSYNC_INTERVAL_S: Final = 0.1
 """How much of the last pushes a crash of the operating system may cost with `interval`."""
+_NEVER_NS: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +109,9 @@ class FileJournal:
         written, synced: how many bytes were appended by this run, and how many of them are on the
             disk for certain.
         broken: why nothing can be brought to the disk any more; None while it can.
-        defers: whether nothing here waits for the disk, as in an event loop: the owner calls
-            `begin_sync` while `is_due`, and empties old segments in steps while `has_to_empty`.
+
+    While it is open it does not wait for the disk: its owner begins a sync when that is due, and
+    empties old segments while `has_to_empty`.
 
     """
 
@@ -131,7 +133,6 @@ class FileJournal:
         self._lock = lock_folder(self._folder)
         self._fd = -1
         self.is_always = settings.fsync == "always"
-        self.defers = False
         self.written = self.synced = 0
         self.broken: str | None = None
         self._position = PositionFile(self._folder, self._lock.fileno())
@@ -143,7 +144,7 @@ class FileJournal:
         self._disk = _Disk()
         self._must_cut = False
         self._path = self._folder
-        self._synced_at = time.monotonic()
+        self._synced_ns = time.monotonic_ns()
         try:
             self._position.read()
             self._replay(state)
@@ -154,7 +155,7 @@ class FileJournal:
                 state.session = secrets.randbits(64)
             self._session = state.session
             self._next_sequence, self._next_delivery = state.next_sequence, state.deliveries
-            self._learn(state)
+            self._learn(state.open.values(), state.dead.values())
             self._begin_segment()
             self.sync()
             self._position.begin(
@@ -168,7 +169,9 @@ class FileJournal:
         """Write a record; `OSError` where that fails, and then nothing of it is left."""
         self._check_usable()
         if self._size >= self._settings.segment_bytes and self._former is None:
-            self._roll()
+            if self._must_cut:
+                self._cut()
+            self._begin_segment()
         self._write(record)
         self._note(record)
         self._on_position()
@@ -179,19 +182,21 @@ class FileJournal:
             self._next_delivery = stop
             self._on_position()
 
-    def tick(self) -> None:
-        """Force to the disk what waits for it longer than `fsync_interval`."""
-        if self.is_due:
-            self.sync()
-
     @property
-    def is_due(self) -> bool:
-        """Whether something waits for the disk for too long, or is not to wait."""
-        settings = self._settings
-        if self.defers and self._former is not None:
-            return True
-        waits = self.written > self.synced and settings.fsync == "interval"
-        return waits and time.monotonic() - self._synced_at >= self._fsync_interval
+    def due_ns(self) -> int:
+        """When the next sync is due, of the monotonic clock; far away where none is.
+
+        The former segment goes to the disk at once, whatever `fsync` says: only the last two may
+        lack their ends.
+        """
+        if self.broken is not None:
+            return _NEVER_NS
+        waits = self.written > self.synced
+        if self._former is not None or (waits and self.is_always):
+            return 0
+        if waits and self._settings.fsync == "interval":
+            return self._synced_ns + to_ns(self._fsync_interval)
+        return _NEVER_NS
 
     def sync(self) -> None:
         """Force to the disk what was written; `LogFailedError` where that fails, now or before."""
@@ -238,11 +243,20 @@ class FileJournal:
             self.broken = f"what was written could not be forced to the disk: {pending.error}"
             raise LogFailedError(self.broken, pending.error.errno) from pending.error
         self.synced = max(self.synced, pending.stop)
-        self._synced_at = time.monotonic()
+        self._synced_ns = time.monotonic_ns()
         former = self._former
         if former is not None and former.number < pending.segment:
             self._former = None
             _close_all(former.fds)
+
+    def resync(self, jobs: Iterable[QueuedJob], dead: Iterable[DeadJob]) -> None:
+        """Put all right after an exception; `jobs` and `dead` are what is to be kept.
+
+        A record whose writing was cut short is removed, whether it was complete or not.
+        """
+        self._must_cut = self._fd >= 0
+        self._sizes, self._dead, self._live_bytes = {}, set(), 0
+        self._learn(jobs, dead)
 
     def close(self) -> None:
         """Let go of the log; it may be called again."""
@@ -342,13 +356,13 @@ class FileJournal:
             "Those that were not done are lost", self._folder, why, left_out,
         )  # fmt: skip
 
-    def _learn(self, state: JournalState) -> None:
+    def _learn(self, jobs: Iterable[QueuedJob], dead: Iterable[DeadJob]) -> None:
         """Note what is of use, so that compaction knows; sizes are about right."""
-        for sequence, job in state.open.items():
-            self._keep(sequence, job.size)
-        for sequence, dead in state.dead.items():
-            self._keep(sequence, dead.job.size)
-            self._dead.add(sequence)
+        for job in jobs:
+            self._keep(job.sequence, job.size)
+        for one in dead:
+            self._keep(one.job.sequence, one.job.size)
+            self._dead.add(one.job.sequence)
 
     def _begin_segment(self) -> None:
         """Go on in a new segment; where that fails, the former one stays what it is.
@@ -356,11 +370,12 @@ class FileJournal:
         What was not on the disk of the former one goes there with the next sync.
         """
         former_fd, former_size, written = self._fd, self._size, self.written
-        number, folder_fd = self._number + 1, -1
+        former_number, former_path, folder_fd = self._number, self._path, -1
+        number = former_number + 1
         path = segment_path(self._folder, number)
         # One that is there already was begun before, and could be neither written nor deleted.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-        self._fd, self._size = os.open(path, flags, 0o644), 0
+        fd = os.open(path, flags, 0o644)
         former_bytes = former_size
         if former_fd < 0 and self._segments:
             former_bytes = self._segments[-1][1]
@@ -368,19 +383,20 @@ class FileJournal:
             self._session, self._next_sequence, self._boot, self.is_always, former_bytes
         )
         try:
+            self._fd, self._size = fd, 0
             self._write(head)
             folder_fd = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
+            self._path, self._number = path, number
         except BaseException:
-            os.close(self._fd)
             self._fd, self._size, self._must_cut = former_fd, former_size, False
-            self.written = written
+            self._path, self._number, self.written = former_path, former_number, written
+            os.close(fd)
             with suppress(OSError):  # the next try writes over it
                 path.unlink(missing_ok=True)
             raise
+        self._former = _Former(former_number, former_fd, folder_fd)
         if former_fd >= 0:
-            self._segments.append((self._path, former_size))
-        self._former = _Former(self._number, former_fd, folder_fd)
-        self._path, self._number = path, number
+            self._segments.append((former_path, former_size))
 
     # -------------------------------------------------------------------------------- writing
 
@@ -439,24 +455,8 @@ class FileJournal:
         self._live_bytes -= self._sizes.pop(sequence, 0)
         self._dead.discard(sequence)
 
-    def _roll(self) -> None:
-        """Go on in a new segment, and empty old ones where too much in them is of no use."""
-        if self._must_cut:
-            self._cut()
-        self._begin_segment()
-        if self.defers:
-            return
-        self.sync()  # whatever `fsync` says: only the last two segments may lack their ends
-        while self.has_to_empty:
-            self._empty_oldest()
-
-    def _empty_oldest(self) -> None:
-        self.copy(self.read_oldest())
-        self.sync()  # whatever `fsync` says: these records were on the disk before
-        self.delete_oldest()
-
-    # An event loop calls these one by one: `read_oldest`, `copy` in pieces, and `delete_oldest`
-    # when what was copied is on the disk. It may append in between: copies may come late.
+    # The owner calls these one by one: `read_oldest`, `copy` in pieces, and `delete_oldest` when
+    # what was copied is on the disk. It may append in between: copies may come late.
 
     @property
     def has_to_empty(self) -> bool:
@@ -605,53 +605,3 @@ def _close_all(fds: Iterable[int]) -> None:
     for fd in fds:
         if fd >= 0:
             os.close(fd)
-
-
-class GroupCommit:
-    """One fsync for all threads that wait for one, with `fsync="always"`.
-
-    A thread that pushes appends its record under the pusher's lock, leaves the lock, and waits
-    here. The first one forces to the disk what was appended by then, without the lock, while others
-    append; a thread whose record is not among it waits for the next fsync.
-
-    Args:
-        lock: of the pusher; held only before and after the waiting.
-        journal: where the records are.
-        work: hands out what is on the disk now; called under the lock.
-
-    """
-
-    def __init__(self, lock: PublishLock, journal: FileJournal, work: Callable[[], object]) -> None:
-        self._lock = lock
-        self._journal = journal
-        self._work = work
-        self._condition = threading.Condition()
-        self._is_syncing = False
-
-    def wait(self, stop: int) -> None:
-        """Wait until what was written up to `stop` is on the disk.
-
-        Signal handlers must be deferred: the others wait for the thread that syncs.
-
-        Raises:
-            LogFailedError: it cannot be forced to the disk.
-
-        """
-        journal, condition = self._journal, self._condition
-        with condition:
-            while self._is_syncing and journal.synced < stop and journal.broken is None:
-                condition.wait()
-            if journal.synced >= stop:
-                return
-            if journal.broken is not None:
-                raise LogFailedError(journal.broken)
-            self._is_syncing = True
-        try:
-            pending = self._lock.run(journal.begin_sync)
-            pending.wait()
-            self._lock.run(journal.end_sync, pending)
-        finally:
-            with condition:
-                self._is_syncing = False
-                condition.notify_all()
-        self._lock.run(self._work)

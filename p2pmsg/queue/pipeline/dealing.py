@@ -1,5 +1,6 @@
 """What a pipeline's pusher has dealt to whom, and what is dealt again; no clock, no socket."""
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -99,6 +100,18 @@ class Share:
         self.allowed = max(ALLOWED_MIN, allowed)
         self._paced_ns, self._paced = now_ns, self.done
 
+    def resync(self) -> None:
+        """Put all right after an exception: the frames that are kept say what was confirmed."""
+        lacking = self.next - self.confirmed - len(self.dealt)
+        if lacking > 0:  # it came while one was confirmed
+            self.confirmed, self.part = self.confirmed + lacking, 0
+        else:  # … while one was dealt
+            self.next -= lacking
+        first = self.dealt[0].jobs if self.dealt else 0
+        self.part = min(self.part, max(0, first - 1))
+        self.jobs = sum(piece.jobs for piece in self.dealt) - self.part
+        self.bytes = sum(piece.size for piece in self.dealt)
+
     def begin(self, now_ns: int) -> None:
         """Begin to measure the pace again, from when it is dealt something while it has nothing.
 
@@ -175,8 +188,9 @@ class Dealer:
                     best = share
             if best is None:
                 return
-            self.waiting.popleft()
-            yield best, self._give(best, piece, now_ns), piece
+            number = self._give(best, piece, now_ns)
+            self.waiting.popleft()  # after that, so that no exception in between loses it
+            yield best, number, piece
 
     def _deal_aside(
         self, can_take: Callable[[Share], bool], now_ns: int
@@ -193,8 +207,9 @@ class Dealer:
             fitting.sort(key=lambda share: (share.puller == each.puller, share.jobs))
             for share in fitting:
                 if can_take(share):
+                    number = self._give(share, piece, now_ns)
                     self.aside.remove(each)
-                    yield share, self._give(share, piece, now_ns), piece
+                    yield share, number, piece
                     break
 
     def _give(self, share: Share, piece: Piece, now_ns: int) -> int:
@@ -202,8 +217,8 @@ class Dealer:
         if not share.jobs:
             share.begin(now_ns)
         number = share.next
-        share.next = number + 1
         share.dealt.append(piece)
+        share.next = number + 1
         share.jobs += piece.jobs
         share.bytes += piece.size
         return number
@@ -284,13 +299,38 @@ class Dealer:
                 else:
                     self._failures.setdefault(share.dealt[number - share.confirmed].first, 0)
 
+    def has(self, first: int) -> bool:
+        """Whether a piece that begins with this job was accepted last, and waits."""
+        return bool(self.waiting) and self.waiting[-1].first == first
+
+    def resync(self, accepted: int) -> None:
+        """Put all right after an exception, of so many jobs: what a share has, waits no more."""
+        held: list[tuple[int, int]] = []
+        for share in self.shares.values():
+            share.resync()
+            held += ((piece.first, piece.first + piece.jobs) for piece in share.dealt)
+        held.sort()
+
+        def is_held(piece: Piece) -> bool:
+            at = bisect_right(held, (piece.first, 2**63)) - 1
+            return at >= 0 and piece.first < held[at][1]
+
+        self.aside = [each for each in self.aside if not is_held(each.piece)]
+        held += ((each.piece.first, each.piece.first + 1) for each in self.aside)
+        held.sort()
+        self.waiting = deque(piece for piece in self.waiting if not is_held(piece))
+        shares = self.shares.values()
+        alone = [*self.waiting, *(each.piece for each in self.aside)]
+        self.jobs = sum(share.jobs for share in shares) + sum(piece.jobs for piece in alone)
+        self.bytes = sum(share.bytes for share in shares) + sum(piece.size for piece in alone)
+        self.done = accepted - self.jobs - self.undeliverable
+
     def give_up(self, share: Share, *, now_ns: int) -> int:
         """Take back what a share has and did not confirm; return how many jobs that is.
 
         They are the next to be dealt, in their order, except for the `unconfirmed`.
         """
-        del self.shares[share.id]
-        pieces = share.dealt
+        pieces = share.dealt.copy()
         if share.part:
             whole = pieces.popleft()
             self._failures.pop(whole.first, None)
@@ -305,6 +345,7 @@ class Dealer:
             for half in reversed(self._set_aside(unconfirmed, share.puller, now_ns)):
                 pieces.insert(at, half)
         self.waiting.extendleft(reversed(pieces))
+        del self.shares[share.id]
         jobs = sum(piece.jobs for piece in pieces)
         self.redealt += jobs
         return jobs

@@ -2,7 +2,6 @@
 
 import secrets
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import transports
@@ -20,9 +19,10 @@ from p2pmsg.queue.pipeline.dealing import PIECE_BYTES, Dealer, Piece
 from p2pmsg.queue.pipeline.frames import body_of, part_of
 from p2pmsg.queue.pipeline.shares import Shares
 from p2pmsg.queue.stats import PusherStats, WorkerStats
-from p2pmsg.sync.lock import PublishLock
+from recovery.checks import to_ns
 
 if TYPE_CHECKING:
+    from p2pmsg.queue.rules import DeadJob
     from p2pmsg.security.settings import Security
 
 _ACK_TIMEOUT_S: Final = 5.0
@@ -35,13 +35,13 @@ with half of it, and no faster with twice as much."""
 _FRAME_JOBS: Final = 1024
 _FRAME_JOBS_MIN: Final = 256
 """… or when they are so many: with slow pullers an eighth of what the fastest may have."""
-_BUSY_MS: Final = 20.0
+_NEVER_NS: Final = 2**63
 _SEALING_BYTES: Final = PIECE_BYTES + 16
 """What gathered jobs take in addition when they have become a piece."""
 
 
 class BatchJobs:
-    """Keeps each frame of jobs until a puller has confirmed it; called under the pusher's lock.
+    """Keeps each frame of jobs until a puller has confirmed it.
 
     Attributes:
         batch: what `push` gathers.
@@ -56,14 +56,10 @@ class BatchJobs:
         config: PusherConfig,
         name: str,
         server: transports.ZmqQueueServer,
-        lock: PublishLock,
-        wake: Callable[[], None],
         security: "Security | None",
     ) -> None:
         self._config = config
         self._server = server
-        self._lock = lock
-        self._wake = wake
         self.session = secrets.randbits(63)
         self.batch = Gathered(0, min(_FRAME_BYTES, config.in_flight_bytes_max // 4))
         self._dealer = Dealer(_DEALT_BYTES_MAX, part_of)
@@ -71,6 +67,7 @@ class BatchJobs:
         self._shares = Shares(server, self._dealer, timeout, self.session, security, name)
         self._gathering = False
         self._idle_rounds = self._pushed_ns = 0
+        self._due_ns = self._pushed_due_ns = 0
 
     @property
     def in_flight(self) -> int:
@@ -109,14 +106,12 @@ class BatchJobs:
         close = now_ns - self._pushed_ns < GATHER_WITHIN_NS
         if close and not self._gathering:
             self._gathering = True
-            self._idle_rounds = 0
-            self._wake()
+            self._idle_rounds = self._due_ns = self._pushed_due_ns = 0
         jobs_max = self._jobs_max() if self._gathering else 1
         if len(batch.ends) >= jobs_max:
             self._seal()
             self._shares.work(now_ns)
         if self._gathering and self._has_space(batch.bytes_max):
-            self._lock.favour()
             batch.stop = batch.first + jobs_max - 1
         # From here, so that what counts is the caller's pace and not how long dealing takes.
         self._pushed_ns = time.monotonic_ns()
@@ -127,19 +122,42 @@ class BatchJobs:
         self._seal()
         self._shares.work(time.monotonic_ns())
 
-    def turn(self) -> float:
-        """Take the background's turn; return how long it may sleep, in ms."""
+    def check_log(self) -> None:
+        """Do nothing: there is no log."""
+
+    def turn(self, now_ns: int) -> None:
+        """Do one round."""
         if self._gathering:
             self._idle_rounds = 0 if self.batch.ends else self._idle_rounds + 1
             self._seal()
             if self._idle_rounds > IDLE_ROUNDS:
                 self._gathering = False
-        wait_ms = self._shares.work(time.monotonic_ns())
-        return min(wait_ms, LINGER_S * 1000) if self._gathering else wait_ms
+        self._due_ns = now_ns + self._shares.work(now_ns)
+        self._pushed_due_ns = _NEVER_NS
+        if self._gathering:
+            self._pushed_due_ns = time.monotonic_ns() + to_ns(LINGER_S)
+            self._due_ns = min(self._due_ns, self._pushed_due_ns)
 
-    def wait_ms(self) -> float:
-        """Return how long nothing is due, in ms."""
-        return _BUSY_MS
+    def next_deadline_ns(self) -> int:
+        """Return when the next turn is due."""
+        return self._due_ns
+
+    @property
+    def pushed_due_ns(self) -> int:
+        """When a turn is due for what was pushed; far away where for nothing."""
+        return self._pushed_due_ns
+
+    def resync(self) -> None:
+        """Put all right after an exception that came somewhere in here."""
+        batch = self.batch
+        batch.resync(is_elsewhere=self._dealer.has(batch.first))
+        self._dealer.resync(batch.first)
+        self._shares.resync()
+        self._gathering, self._due_ns = False, 0
+
+    def fits(self, payload: bytes) -> bool:
+        """Whether `try_push` would accept it, without a look at what has come."""
+        return self._has_space(len(payload))
 
     def space(self, refused_bytes: int) -> int:
         """Return how many jobs fit in, of which the first one may have any size.
@@ -153,6 +171,14 @@ class BatchJobs:
         half = config.in_flight_bytes_max // 2
         size = min(config.message_bytes_max, max(half, refused_bytes))
         return max(0, config.in_flight_bytes_max - taken) // size
+
+    def dead(self) -> "list[DeadJob]":
+        """Return no dead letters: there are none."""
+        return []
+
+    def act_on_dead(self, action: str, sequences: list[int] | None) -> int:
+        """Do nothing: there are no dead letters."""
+        return 0
 
     def close(self) -> None:
         """Close all sockets."""

@@ -1,6 +1,7 @@
 """The sockets of a pipeline's pusher: a ROUTER for the recovery channel, a PUSH for each puller."""
 
 import secrets
+import time
 from typing import TYPE_CHECKING, Final
 
 import transports
@@ -24,13 +25,18 @@ connection is made again within some 50 ms."""
 PULLERS_MAX: Final = 256
 """How many pullers there may be; each has a socket of its own. Others wait until one leaves."""
 _FRAMES_PER_TURN: Final = 1000
+_LOOK_EVERY: Final = 16
+"""Frames between two looks at the time."""
+_TURN_NS: Final = 2_000_000
+"""How long a turn goes on where there is always more."""
 _AGAIN_BYTES_MAX: Final = 4 * 2**20
 """What one request for missing frames is answered with at most; the rest is asked for again."""
 _QUEUE_FRAMES: Final = 100_000
 """More frames than a share may have; that is the bound."""
 _PROBE_NS: Final = 10_000_000
 _PROBE_FOR_NS: Final = 300_000_000
-_IDLE_MS: Final = 100.0
+_BUSY_NS: Final = 5_000_000
+_IDLE_NS: Final = 100_000_000
 
 
 class Shares:
@@ -72,8 +78,8 @@ class Shares:
         """Where pullers connect to."""
         return self._server.endpoint
 
-    def work(self, now_ns: int) -> float:
-        """Read, deal, and give up pullers that are gone; return how long nothing is due, in ms."""
+    def work(self, now_ns: int) -> int:
+        """Read, deal, and give up pullers that are gone; return how long nothing is due, in ns."""
         if self._watch is not None and self._watch.poll():
             self._watch.end_revoked()
             self._check_access_rules(now_ns)
@@ -85,10 +91,18 @@ class Shares:
                 frame = frames.jobs_frame(share.id, number, piece)
                 self._sockets[share.id].send([frame])  # what does not go will be asked for
         if has_more:
-            return 0.0
+            return 0
         if now_ns < self._probe_until_ns:
-            return _PROBE_NS / 1e6
-        return 5.0 if dealer.waiting and dealer.shares else _IDLE_MS
+            return _PROBE_NS
+        return _BUSY_NS if dealer.waiting and dealer.shares else _IDLE_NS
+
+    def resync(self) -> None:
+        """Put all right after an exception: close sockets of shares that there are not."""
+        for number in self._sockets.keys() - self._dealer.shares.keys():
+            self._sockets.pop(number).close()
+        for share in self._dealer.shares.keys() - self._sockets.keys():
+            self._dealer.give_up(self._dealer.shares[share], now_ns=time.monotonic_ns())
+        self._pullers = {share.puller: share.id for share in self._dealer.shares.values()}
 
     def close(self) -> None:
         """Close all sockets; what is queued has half a second to leave."""
@@ -101,7 +115,9 @@ class Shares:
 
     def _read(self, now_ns: int) -> bool:
         """Handle what has come; whether there may be more."""
-        for _ in range(_FRAMES_PER_TURN):
+        for count in range(_FRAMES_PER_TURN):
+            if count % _LOOK_EVERY == 0 and time.monotonic_ns() - now_ns > _TURN_NS:
+                return True
             request = self._server.receive()
             if request is None:
                 return False

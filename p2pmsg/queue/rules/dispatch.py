@@ -30,7 +30,7 @@ from p2pmsg.queue.rules.config import (
     PREFETCH_MAX,
     QueueLimits,
 )
-from p2pmsg.queue.rules.in_flight import DeliveryBatch, JobRun, QueuedJob, bits_of, runs_of
+from p2pmsg.queue.rules.in_flight import DeliveryBatch, JobRun, QueuedJob, bits_of
 from p2pmsg.queue.rules.pace import Pace
 from p2pmsg.queue.rules.store import Given, JobStore
 from p2pmsg.queue.rules.worker import Breaker, BreakerState, Worker
@@ -173,6 +173,7 @@ class JobQueue:
         job.deliveries += 1
         job.last_ns = self.store.wall_ns(now_ns)
         job.first_ns = job.first_ns or job.last_ns
+        job.holder = worker.id
         worker.assigned.add(DeliveryBatch(delivery, None, [job], now_ns, job.last_ns))
         worker.most = max(worker.most, worker.assigned.count)
         return True
@@ -216,6 +217,20 @@ class JobQueue:
             self.breaker.untried()
             self._check_alone(worker)
         self.store.unclaimed(worker_id, now_ns=now_ns)
+
+    def resync(self, *, now_ns: int) -> None:
+        """Put all right after an exception, as after a restart: no worker is known any more.
+
+        Each is asked what it has, and may keep that; what is counted of deliveries leaves out what
+        they had.
+        """
+        self.workers = {}
+        self._late = WeakValueDictionary()
+        self.next_delivery += 1  # so that it is another one than before, for the pusher's core
+        self.breaker.untried()
+        self.store.resync(now_ns=now_ns)
+        ended = self.store.done + self.store.failed
+        self.delivered = ended + self.recalled + self.taken_back + self.held_back
 
     # ------------------------------------------------------------------------------- dispatch
 
@@ -339,9 +354,7 @@ class JobQueue:
         for batch, bits in found:
             count += bits.bit_count()
             if batch.run is not None:
-                first = batch.run.sequence
-                for low, high in runs_of(bits):
-                    store.finish_run(first + low, first + high)
+                store.finish_run(batch.run, bits)
                 if not batch.open:
                     store.bytes -= batch.size
             else:
@@ -555,6 +568,7 @@ class JobQueue:
                 job.deliveries += 1
                 job.last_ns = wall_ns
                 job.first_ns = job.first_ns or wall_ns
+                job.holder = worker.id
             if self.store.records:
                 keyed = [job.sequence for job in jobs if job.key is not None]
                 if keyed:
@@ -590,7 +604,7 @@ class JobQueue:
                 each.append(batch.job(index))
                 each[-1].delivery = batch.first + index
             if batch.run is not None:
-                self.store.bytes += sum(job.size for job in each)
+                self.store.keep_alone(batch.run, bits, each)
                 if not batch.open:
                     self.store.bytes -= batch.size
             jobs += each

@@ -67,6 +67,9 @@ class QueuedJob:
     done: bool = False
     """Whether a worker has done it: what becomes of other deliveries does not matter."""
 
+    holder: int = 0
+    """Which worker may have it; 0: none has."""
+
     @property
     def size(self) -> int:
         """Bytes that it counts for."""
@@ -89,20 +92,35 @@ class JobRun:
         payload: all values, as `ends` cuts them.
         ends: where each value ends in `payload`; the first begins at `start`.
         pushed_ns: when the first was pushed, in ns since the epoch.
+        first: the sequence of the first job that was ever in.
+        open: of a run that was accepted, a bit for each job that is not done, the first lowest;
+            those that are kept on their own have none.
 
     """
 
-    __slots__ = ("_at", "_start", "ends", "payload", "pushed_ns", "sequence")
+    __slots__ = (
+        "_at", "_begin", "_start", "_whole", "ends", "first", "open", "payload", "pushed_ns",
+        "sequence",
+    )  # fmt: skip
 
     def __init__(
-        self, sequence: int, payload: bytes, ends: list[int], pushed_ns: int, start: int = 0
+        self,
+        sequence: int,
+        payload: bytes,
+        ends: list[int],
+        pushed_ns: int,
+        start: int = 0,
+        whole: "JobRun | None" = None,
     ) -> None:
-        self.sequence = sequence
+        self.sequence = self.first = sequence
         self.payload = payload
         self.ends = ends
         self.pushed_ns = pushed_ns
-        self._start = start
+        self._start = self._begin = start
         self._at = 0
+        self._whole = whole
+        """What it was taken from; None: it was accepted so."""
+        self.open = (1 << len(ends)) - 1 if whole is None else 0
 
     @property
     def count(self) -> int:
@@ -120,13 +138,27 @@ class JobRun:
         at, start, ends = self._at, self._start, self.ends
         if at == 0 and count >= len(ends):
             self._at = len(ends)
-            return JobRun(self.sequence, self.payload, ends, self.pushed_ns, start)
+            return JobRun(self.sequence, self.payload, ends, self.pushed_ns, start, self)
         stop = min(at + count, len(ends))
         end = ends[stop - 1]
-        part = JobRun(self.sequence, self.payload, ends[at:stop], self.pushed_ns, start)
+        part = JobRun(self.sequence, self.payload, ends[at:stop], self.pushed_ns, start, self)
         self.sequence += stop - at
         self._at, self._start = stop, end
         return part
+
+    def end(self, bits: int) -> "JobRun":
+        """Note that these jobs, by their bits, have left; return the run that was accepted."""
+        whole = self if self._whole is None else self._whole
+        whole.open &= ~(bits << (self.first - whole.first))
+        return whole
+
+    def open_jobs(self) -> "list[QueuedJob]":
+        """Return the jobs, of a run that was accepted, that are not done, each on its own."""
+        ends, payload, jobs = self.ends, self.payload, []
+        for at in bits_of(self.open):
+            start = ends[at - 1] if at else self._begin
+            jobs.append(QueuedJob(self.first + at, payload[start : ends[at]], self.pushed_ns))
+        return jobs
 
     def values(self) -> bytes:
         """Return the packed values of the jobs that are in."""

@@ -21,7 +21,7 @@ from p2pmsg.queue.rules.config import (
     PRIORITY_MAX,
     QueueLimits,
 )
-from p2pmsg.queue.rules.in_flight import Failure, JobRun, QueuedJob
+from p2pmsg.queue.rules.in_flight import Failure, JobRun, QueuedJob, runs_of
 from recovery.checks import to_ns
 
 Taken = JobRun | list[QueuedJob]
@@ -196,6 +196,14 @@ class DeadJobs:
             gone.append(oldest)
         return gone
 
+    def get(self, sequence: int) -> DeadJob | None:
+        """Return one, or None."""
+        return self._jobs.get(sequence)
+
+    def resync(self) -> None:
+        """Count the bytes again."""
+        self.bytes = sum(dead.size for dead in self._jobs.values())
+
     def remove(self, sequence: int) -> DeadJob | None:
         """Take one out, or return None."""
         dead = self._jobs.pop(sequence, None)
@@ -305,7 +313,7 @@ class JobStore:
         bytes: of those; a run that was handed out counts in full until all its jobs have ended.
         wall_offset_ns: what the wall clock is ahead of the monotonic one; the shell sets it.
         opens_ns: before this nothing is handed out, so that new jobs do not overtake restored ones.
-        pushed, done, died, retried: counters of jobs.
+        pushed, taken_over, done, died, retried: counters of jobs.
         failed: deliveries that failed: rejected, discarded, or lost with a worker that had nothing
             else.
 
@@ -323,7 +331,12 @@ class JobStore:
         self.in_flight = 0
         self.bytes = self._keys_open_ns = 0
         self.opens_ns = 0
-        self.pushed = self.done = self.failed = self.died = self.retried = 0
+        self.pushed = self.done = self.failed = self.died = self.retried = self.taken_over = 0
+        self._runs: dict[int, JobRun] = {}
+        self._jobs: dict[int, QueuedJob] = {}
+        """All that is neither done nor dead, in runs as they were accepted, and on its own; where
+        it waits, or which worker has it, follows from this after an exception. A job is put here
+        before anything else is done with it, and taken out when it is done, or among the dead."""
         self._delayed: list[tuple[int, int, QueuedJob]] = []
         self._quarantined: list[tuple[int, int, QueuedJob]] = []
         self._oversized: list[tuple[int, int, int, QueuedJob]] = []
@@ -334,6 +347,7 @@ class JobStore:
 
     def push_run(self, run: JobRun) -> None:
         """Accept a run of plain jobs."""
+        self._runs[run.first] = run
         self.in_flight += run.count
         self.pushed += run.count
         self.bytes += run.size
@@ -341,6 +355,7 @@ class JobStore:
 
     def push(self, job: QueuedJob, *, now_ns: int) -> None:
         """Accept one job; sequences only grow."""
+        self._jobs[job.sequence] = job
         self.in_flight += 1
         self.pushed += 1
         self.bytes += job.size
@@ -368,12 +383,50 @@ class JobStore:
         it has a key and `holder` is known to have had it. One that was delayed waits until its
         time, and where the wall clock was set back no longer than its whole delay.
         """
-        self.in_flight += 1
-        self.bytes += job.size
+        self.taken_over += 1
         if job.due_ns:
             since_ns = job.history[-1].at_ns if job.failures and job.history else job.pushed_ns
             left_ns = job.due_ns - max(self.wall_ns(now_ns), since_ns)
             job.ready_ns = now_ns + max(0, left_ns)
+        self._take_over(job, holder, now_ns)
+
+    def resync(self, *, now_ns: int) -> None:
+        """Take over all jobs after an exception, as after a restart: workers say what they have."""
+        jobs = {job.sequence: job for run in self._runs.values() for job in run.open_jobs()}
+        jobs.update(self._jobs)
+        for dead in self.dead.list():
+            jobs.pop(dead.job.sequence, None)
+        self._jobs = jobs
+        self._runs = {}
+        self.priorities, self.key_order = PriorityQueues(), KeyOrder()
+        self._delayed, self._quarantined, self._oversized = [], [], []
+        self._restored, self._restored_due = {}, []
+        self.in_flight = self.bytes = 0
+        self.dead.resync()
+        for job in sorted(jobs.values(), key=lambda job: (not job.holder, job.sequence)):
+            self._take_over(job, job.holder or None, now_ns)
+        more = self.done + self.died + self.in_flight - self.accepted
+        self.pushed += max(0, more)
+        self.done += max(0, -more)
+
+    @property
+    def accepted(self) -> int:
+        """How many jobs there were in all; a dead letter that is tried again counts once more."""
+        return self.pushed + self.taken_over + self.retried
+
+    def knows(self, sequence: int) -> bool:
+        """Whether this is the first of a run that is not done, or a job on its own."""
+        return sequence in self._runs or sequence in self._jobs
+
+    def open_jobs(self) -> list[QueuedJob]:
+        """Return the jobs on their own that are neither done nor dead."""
+        return [*self._jobs.values()]
+
+    def _take_over(self, job: QueuedJob, holder: int | None, now_ns: int) -> None:
+        self._jobs[job.sequence] = job
+        job.holder = holder or 0
+        self.in_flight += 1
+        self.bytes += job.size
         if job.key is not None and not self.key_order.enter(job):
             return
         self.opens_ns = now_ns + to_ns(self._limits.grace)
@@ -451,20 +504,34 @@ class JobStore:
         """How many jobs wait for a worker from before a restart."""
         return len(self._restored)
 
-    def finish_run(self, start: int, stop: int) -> None:
-        """Note that plain jobs are done."""
-        self.in_flight -= stop - start
-        self.done += stop - start
+    def finish_run(self, run: JobRun, bits: int) -> None:
+        """Note that plain jobs are done, by their bits."""
+        self._end_in_run(run, bits)
+        self.in_flight -= bits.bit_count()
+        self.done += bits.bit_count()
         if self.records:
-            self.changes.append(Done(start, stop))
+            first = run.sequence
+            self.changes += (Done(first + low, first + high) for low, high in runs_of(bits))
+
+    def keep_alone(self, run: JobRun, bits: int, jobs: Sequence[QueuedJob]) -> None:
+        """Keep jobs of a run on their own from now on; their bytes are counted so."""
+        self._jobs.update((job.sequence, job) for job in jobs)
+        self._end_in_run(run, bits)
+        self.bytes += sum(job.size for job in jobs)
+
+    def _end_in_run(self, run: JobRun, bits: int) -> None:
+        whole = run.end(bits)
+        if not whole.open:
+            self._runs.pop(whole.first, None)
 
     def finish(self, job: QueuedJob, *, now_ns: int, leaves: bool = True) -> None:
         """Note that a job is done; `leaves`: no other worker has it, and its key is let go."""
         if not job.done:
+            job.done = True
+            self._jobs.pop(job.sequence, None)
             self.in_flight -= 1
             self.done += 1
             self.bytes -= job.size
-            job.done = True
             self._record(Done(job.sequence, job.sequence + 1))
         if leaves:
             self._leave_key_order(job, now_ns)
@@ -542,10 +609,12 @@ class JobStore:
 
     def revive(self, sequence: int, *, now_ns: int) -> bool:
         """Make a dead letter a job again, with `deliveries_max` more attempts."""
-        dead = self.dead.remove(sequence)
+        dead = self.dead.get(sequence)
         if dead is None:
             return False
         job = dead.job
+        self._jobs[sequence] = job
+        self.dead.remove(sequence)
         job.failures, job.due_ns, job.ready_ns, job.quarantined, job.cuts = 0, 0, 0, False, 0
         self.in_flight += 1
         self.bytes += job.size
@@ -599,6 +668,7 @@ class JobStore:
 
     def _admit(self, job: QueuedJob, now_ns: int) -> None:
         """Put a job where it waits, once its key lets it through."""
+        job.holder = 0
         due_ns = self._due_ns(job)
         if job.done:
             self.finish(job, now_ns=now_ns)
@@ -625,12 +695,13 @@ class JobStore:
         if job.done:
             self.finish(job, now_ns=now_ns)
             return
-        self.in_flight -= 1
-        self.died += 1
-        self.bytes -= job.size
         dead = DeadJob(job, why, self.wall_ns(now_ns))
         self._record(Died(dead))
         self.keep_dead(dead)
+        self._jobs.pop(job.sequence, None)
+        self.in_flight -= 1
+        self.died += 1
+        self.bytes -= job.size
         self._leave_key_order(job, now_ns)
 
     def _leave_key_order(self, job: QueuedJob, now_ns: int) -> None:

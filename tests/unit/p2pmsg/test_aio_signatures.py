@@ -30,8 +30,6 @@ MORE = {
     "Client": {"begin", "open"},
 }
 ARGUMENTS = {
-    # What never waits has no time limit.
-    ("Pusher", "push"): ({"timeout"}, set()),
     # Tasks in place of threads; more requests at once than threads wait.
     ("Responder", "__init__"): ({"threads"}, {"tasks_max"}),
     ("Puller", "run"): ({"threads"}, {"tasks"}),

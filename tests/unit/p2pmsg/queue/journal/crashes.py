@@ -93,14 +93,12 @@ def kept_of(data, changed, kept):
     return kept
 
 
-def opened(folder, boot="boot 1", *, fsync="interval", defers=True):
-    """Open a log as an event loop does, with the smallest segments; return it and its state."""
+def opened(folder, boot="boot 1", *, fsync="interval"):
+    """Open a log with the smallest segments; return it and its state."""
     state = JournalState()
     settings = QueueLogConfig(directory=folder, segment_bytes=4096, fsync=fsync)
     times = {"dedup_window": 1e10, "fsync_interval": 1e6}
-    journal = FileJournal(settings, state, boot=boot, **times)
-    journal.defers = defers
-    return journal, state
+    return FileJournal(settings, state, boot=boot, **times), state
 
 
 def push(journal, sequence, size=300):
@@ -108,8 +106,11 @@ def push(journal, sequence, size=300):
     journal.append(push_record(QueuedJob(sequence, b"\x01" * size, 1000 + sequence)))
 
 
-def sync(journal):
-    """Force everything to the disk, as an event loop's executor does."""
-    pending = journal.begin_sync(reserves=True)
-    pending.wait()
-    journal.end_sync(pending)
+def keep_up(journal):
+    """Do what a pusher does for its log next to its work."""
+    if journal.due_ns == 0:
+        journal.sync()
+    while journal.has_to_empty:
+        journal.copy(journal.read_oldest())
+        journal.sync()
+        journal.delete_oldest()

@@ -26,6 +26,7 @@ from p2pmsg.queue.rules import (
     Retried,
 )
 from tests.queues import job_queue
+from tests.unit.p2pmsg.queue.journal.crashes import keep_up
 
 MS = 1_000_000
 
@@ -205,6 +206,7 @@ def test_compaction_changes_nothing_that_is_known(tmp_path, seed):
     def write(record):
         journal.append(record)
         naive.apply(record)
+        keep_up(journal)
         sizes.append(journal.size)
 
     number = 0
@@ -255,6 +257,7 @@ def test_what_is_done_takes_no_space_for_long(tmp_path):
     for sequence in range(5000):
         journal.append(push_record(job(sequence)))
         journal.append(change_record(Done(sequence, sequence + 1)))
+        keep_up(journal)
         assert journal.size < 20_000
     journal.close()
 
