@@ -59,7 +59,7 @@ class Section:
 
     """
 
-    __slots__ = ("_resync", "acquire", "busy", "lock", "refuse", "release")
+    __slots__ = ("_is_home", "_resync", "acquire", "busy", "lock", "refuse", "release")
 
     lock: Any
     acquire: Callable[[], Any]
@@ -71,12 +71,14 @@ class Section:
         self.busy = False
         self.refuse = refuse or bool
         self._resync = resync
+        self._is_home: Callable[[], object] = partial(bool, 1)
         if refuse is None:
             self.renew()
         else:  # there is nobody to wait for
             here = threading.local()
             here.is_home = True
-            self.acquire, self.release = partial(getattr, here, "is_home", False), bool
+            self._is_home = partial(getattr, here, "is_home", False)
+            self.acquire, self.release = self._is_home, bool
             self.lock = SimpleNamespace(acquire=self.acquire, release=self.release)
 
     def check(self) -> None:
@@ -141,13 +143,12 @@ class Section:
 
         So does a thread that must not enter; what changed while it looked, it looks at once more.
         """
-        if not self.acquire():
+        if not self._is_home():
             for _ in range(_LOOKS):
                 with suppress(RuntimeError):
                     return call(*arguments)
             return call(*arguments)
         try:
-            self.release()
             return self.run(call, *arguments)
         except ReentrantCallError:
             return call(*arguments)

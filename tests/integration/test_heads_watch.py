@@ -7,8 +7,9 @@ import pytest
 import p2pmsg
 from p2pmsg.reader import HeadsWatch
 from tests.endpoints import free_port, lasting_endpoint
-from tests.integration.peers import eventually
+from tests.integration.peers import ROOT, eventually
 from tests.integration.test_udp_multicast import GROUP
+from tests.unit.p2pmsg.interrupts import interrupt_at
 
 
 def next_of(watch, endpoint, topic="t"):
@@ -75,6 +76,24 @@ def test_endpoints_that_come_and_go():
                 assert list(watch.heads()) == [second.endpoint]
                 watch.set_endpoints([])
                 assert watch.heads() == {}
+
+
+@pytest.mark.rounds(15, 400)
+def test_ctrl_c_anywhere_leaves_it_at_work(rounds):
+    ours = str(ROOT / "p2pmsg")
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
+        with HeadsWatch([publisher.endpoint], topics=["t"]) as watch:
+
+            def use():
+                watch.set_endpoints([publisher.endpoint])
+                watch.wait_until_asked(0.001)
+                watch.heads()
+
+            for step in range(0, 400, 400 // rounds):
+                sequence = publisher.publish("t", 1)
+                interrupt_at(step, use, lambda code: code.co_filename.startswith(ours))
+                eventually(lambda n=sequence + 1: next_of(watch, publisher.endpoint) == n)
+            assert watch.is_reachable(publisher.endpoint)
 
 
 @pytest.mark.parametrize(

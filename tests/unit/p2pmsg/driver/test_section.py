@@ -53,11 +53,12 @@ def interrupted_at(line, call):
     return False
 
 
+@pytest.mark.parametrize("way", ["run", "read"])
 @pytest.mark.parametrize("line", range(1, LINES_MAX))
-def test_after_an_interrupt_at_any_line_all_threads_may_enter_and_all_is_right(line):
+def test_after_an_interrupt_at_any_line_all_threads_may_enter_and_all_is_right(line, way):
     ledger = Ledger()
     section = Section(ledger.resync)
-    interrupted_at(line, lambda: section.run(ledger.add))
+    interrupted_at(line, lambda: getattr(section, way)(ledger.add))
     other = threading.Thread(target=section.run, args=(ledger.check,), daemon=True)
     other.start()
     other.join(30)
