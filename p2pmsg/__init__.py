@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from p2pmsg.message import Message as Message
     from p2pmsg.message import MessageBatch as MessageBatch
     from p2pmsg.peers.threads.publisher import Publisher as Publisher
+    from p2pmsg.peers.threads.puller import Puller as Puller
     from p2pmsg.peers.threads.pusher import Pusher as Pusher
     from p2pmsg.peers.threads.subscriber import Subscriber as Subscriber
     from p2pmsg.queue import Job as Job
-    from p2pmsg.queue import Puller as Puller
     from p2pmsg.queue import PusherConfig as PusherConfig
     from p2pmsg.requests import Requester as Requester
     from p2pmsg.requests import Responder as Responder
@@ -109,10 +109,11 @@ _HOMES = {
     "p2pmsg.log": ("LogConfig",),
     "p2pmsg.message": ("Message", "MessageBatch"),
     "p2pmsg.peers.threads.pusher": ("Pusher",),
-    "p2pmsg.queue": ("Job", "Puller", "PusherConfig"),
+    "p2pmsg.queue": ("Job", "PusherConfig"),
     "p2pmsg.requests": ("Requester", "Responder"),
     "p2pmsg.security": ("Security",),
     "p2pmsg.peers.threads.publisher": ("Publisher",),
+    "p2pmsg.peers.threads.puller": ("Puller",),
     "p2pmsg.sync.relay": ("Relay",),
     "p2pmsg.peers.threads.subscriber": ("Subscriber",),
 }  # fmt: skip

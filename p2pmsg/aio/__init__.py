@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from p2pmsg.aio import metrics as metrics
-    from p2pmsg.aio.puller import Puller as Puller
     from p2pmsg.aio.relay import Relay as Relay
     from p2pmsg.aio.requester import Answer as Answer
     from p2pmsg.aio.requester import Requester as Requester
     from p2pmsg.aio.responder import Responder as Responder
     from p2pmsg.peers.loop.publisher import Publisher as Publisher
+    from p2pmsg.peers.loop.puller import Puller as Puller
     from p2pmsg.peers.loop.pusher import Pusher as Pusher
     from p2pmsg.peers.loop.subscriber import Subscriber as Subscriber
 
@@ -34,7 +34,7 @@ __all__ = [
 _HOME = {
     "Answer": "p2pmsg.aio.requester",
     "Publisher": "p2pmsg.peers.loop.publisher",
-    "Puller": "p2pmsg.aio.puller",
+    "Puller": "p2pmsg.peers.loop.puller",
     "Pusher": "p2pmsg.peers.loop.pusher",
     "Relay": "p2pmsg.aio.relay",
     "Requester": "p2pmsg.aio.requester",

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import transports
-from p2pmsg.aio.puller import Puller
+from p2pmsg.aio import Puller
 from p2pmsg.aio.responder import Responder
 from p2pmsg.app.handler import Handler, HandlerStats, Middleware
 from p2pmsg.app.parameters import name_of, parameters_of

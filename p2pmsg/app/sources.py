@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from p2pmsg.aio.puller import Puller
+from p2pmsg.aio import Puller
 from p2pmsg.aio.responder import Responder, is_wanted
 from p2pmsg.app.events import Event, Request
 from p2pmsg.app.handler import Handler, Runtime

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from p2pmsg.errors import LogFailedError, MessageError, SecurityError, SendQueueFullError
 from p2pmsg.peers.threads.publisher import Publisher
+from p2pmsg.peers.threads.puller import Puller
 from p2pmsg.peers.threads.pusher import Pusher
 from p2pmsg.peers.threads.subscriber import Subscriber
 from p2pmsg.queue.job import Job
-from p2pmsg.queue.puller import Puller
 from p2pmsg.trouble import Trouble
 
 SLICE_S: Final = 0.1

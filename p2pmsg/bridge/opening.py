@@ -36,9 +36,9 @@ from p2pmsg.checks import check
 from p2pmsg.driver.lifecycle import zmq_context
 from p2pmsg.errors import ConfigError, MissingExtraError
 from p2pmsg.peers.threads.publisher import Publisher
+from p2pmsg.peers.threads.puller import Puller
 from p2pmsg.peers.threads.pusher import Pusher
 from p2pmsg.peers.threads.subscriber import Subscriber
-from p2pmsg.queue.puller import Puller
 from p2pmsg.requests import Requester
 from p2pmsg.security.use import curve_client, curve_server, warn_if_open
 from transports.zmq_plain import ZmqPlainSocket

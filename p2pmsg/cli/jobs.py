@@ -17,9 +17,9 @@ from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import value_text
 from p2pmsg.errors import MessageError, SecurityError
 from p2pmsg.json_text import json_value, to_json
+from p2pmsg.peers.threads.puller import Puller
 from p2pmsg.peers.threads.pusher import Pusher
 from p2pmsg.queue.job import Job
-from p2pmsg.queue.puller import Puller
 
 DISCARD_STATUS = 65
 """EX_DATAERR of sysexits.h: the input is wrong, so no worker can do the job."""

@@ -133,10 +133,10 @@ class Section:
             result = call(*arguments)
             entered.busy = False
             entered.release()
+            return result
         except BaseException as error:
             entered.leave(error)
             raise
-        return result
 
     def read(self, call: Callable[..., R], *arguments: Any) -> R:
         """Call what only reads: inside, or at once where this thread is there already.

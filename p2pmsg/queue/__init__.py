@@ -7,10 +7,10 @@ from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.dead_letters import DeadLetter, DeadLetters
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.journal.file import QueueLogConfig
-from p2pmsg.queue.puller import Puller
 from p2pmsg.queue.stats import PullerStats, PusherStats, WorkerStats
 
 if TYPE_CHECKING:
+    from p2pmsg.peers.threads.puller import Puller as Puller
     from p2pmsg.peers.threads.pusher import Pusher as Pusher
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "WorkerStats",
 ]
 
-_PEERS = {"Pusher": "p2pmsg.peers.threads.pusher"}
+_PEERS = {"Puller": "p2pmsg.peers.threads.puller", "Pusher": "p2pmsg.peers.threads.pusher"}
 
 
 def __getattr__(name: str) -> Any:

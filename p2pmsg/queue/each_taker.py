@@ -15,11 +15,9 @@ from p2pmsg.queue.job import Job
 from p2pmsg.queue.process_id import this_process
 from p2pmsg.queue.puller_core import PullerCore
 from p2pmsg.queue.stats import PullerStats
-from p2pmsg.queue.watches import Watches
 from p2pmsg.security.use import server_of
 from p2pmsg.subscriber.typed import ValueType
 from p2pmsg.sync.key_watch import EVERY_NS, KeyWatch
-from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.unanswered import Unanswered
 from recovery.checks import to_ns
 
@@ -35,6 +33,10 @@ _PUSHER_TIMEOUT_NS: Final = 5_000_000_000
 """A pusher that was silent for so long is connected to again."""
 _ACK_LINGER_NS: Final = to_ns(LINGER_S)
 _ROUNDS_MAX: Final = 16
+_FRAMES_PER_ROUND: Final = 64
+"""Frames that are read between two looks at what there is to send, and at the time."""
+_TURN_NS: Final = 2_000_000_000
+"""How long a turn reads on; what is left is for the next one."""
 _COUNTERS: Final = (
     "received", "acked", "rejected", "discarded", "refused", "given_back", "dropped",
 )  # fmt: skip
@@ -42,18 +44,17 @@ _monotonic_ns = time.monotonic_ns
 
 
 class EachTaker:
-    """Does the work of one turn, and begins jobs; every call is made under the puller's lock.
+    """Does the work of one turn, and begins jobs.
 
     Args:
         places, curves: where the pushers are, and the keys of each.
+        values: makes values of a type; None: they come as they are.
         prefetch: how many jobs to have at each; None: as many as are done within 20 ms.
-        acknowledged: called when a job was acknowledged, or rejected.
-        turn_ns_max: how long a turn reads on, in ns; what is left is for the next one.
-        frames_per_round: how many frames are read between two looks at what there is to send, and
-            at the time.
+        answered: called when a job was acknowledged, rejected or discarded, in any thread.
 
     Attributes:
         keys: what the handshakes came to.
+        take_plain: begins a job that has nothing but a value; None: see whether `take` finds one.
 
     """
 
@@ -62,39 +63,34 @@ class EachTaker:
         places: Sequence[transports.Endpoint],
         curves: Sequence["transports.CurveClient | None"],
         name: str,
-        watches: Watches,
-        lock: PublishLock,
         values: ValueType | None,
         security: "Security | None",
         *,
         prefetch: int | None,
         frame_bytes_max: int,
-        acknowledged: Callable[[], None],
-        turn_ns_max: int,
-        frames_per_round: int,
+        answered: Callable[[], object],
     ) -> None:
         self.keys = KeyWatch()
         self._places = [*map(str, places)]
-        self._lock = lock
-        self._watches = watches
         self._security = security
         self._access_rules = None if security is None else security.access_rules
         self._changes = None if self._access_rules is None else self._access_rules.changes()
         self._frame_bytes_max = frame_bytes_max
-        self._turn_ns_max = turn_ns_max
-        self._frames_per_round = frames_per_round
         self._prefetch = PREFETCH_MIN if prefetch is None else prefetch
         self._ceiling = PREFETCH_CEILING if prefetch is None else prefetch
         self._flush_at = self._flush_at_of(self._prefetch)
         self._clients: list[transports.ZmqQueueClient] = []
         self._cores: list[PullerCore] = []
         try:
-            self._connect(places, curves, name, values, acknowledged)
+            self._connect(places, curves, name, values, answered)
         except BaseException:
             for client in self._clients:
                 client.close()
             raise
-        self.core = self._cores[0]
+        self._core = self._cores[0]
+        self.take_plain = self._core.take_plain
+        self._fds = frozenset(client.fd for client in self._clients)
+        self._has_more = False
         self._lost_ns = [-1] * len(
             places
         )  # what `last_heard_ns` was set to when one was found silent
@@ -109,7 +105,7 @@ class EachTaker:
         curves: Sequence["transports.CurveClient | None"],
         name: str,
         values: ValueType | None,
-        acknowledged: Callable[[], None],
+        answered: Callable[[], object],
     ) -> None:
         context, process, now_ns = zmq_context(), this_process(), _monotonic_ns()
         for place, curve in zip(places, curves, strict=True):
@@ -123,35 +119,23 @@ class EachTaker:
             # Not from a generator: forked children would have the same id.
             core = PullerCore(
                 secrets.randbits(64), name, self._prefetch, process,
-                ceiling=self._ceiling, frame_bytes_max=self._frame_bytes_max, now_ns=now_ns,
+                ceiling=self._ceiling, frame_bytes_max=self._frame_bytes_max, values=values,
+                answered=answered, now_ns=now_ns,
             )  # fmt: skip
             if self._access_rules is not None:
                 core.access.use(self._access_rules, partial(server_of, client))
-            core.on_acknowledged = acknowledged
-            core.values = values
             self._cores.append(core)
-            self._watches.watch(client.fd)
 
-    def take(self, taken: list[Job]) -> None:
-        """Begin the next job, and put it into `taken`; nothing where there is none."""
-        self._lock.favour()
-        now_ns = _monotonic_ns()
-        before = [core.begun for core in self._cores]
-        try:
+    def take(self, now_ns: int) -> Job | None:
+        """Begin the next job; None where there is none.
+
+        Then it was said what is done, so that the pushers give more.
+        """
+        job = self._next_ready(now_ns)
+        if job is None:
+            self._report(now_ns)
             job = self._next_ready(now_ns)
-            if job is None:
-                # Nothing is there: before waiting, say what is done, so that there is credit.
-                self._report(now_ns)
-                job = self._next_ready(now_ns)
-            if job is not None:
-                taken.append(job)
-        except BaseException:
-            taken.clear()
-            for core, former in zip(self._cores, before, strict=True):
-                if core.begun is not None and core.begun is not former:
-                    core.requeue(core.begun)
-                core.resume()
-            raise
+        return job
 
     def _next_ready(self, now_ns: int) -> Job | None:
         """Begin the next job that is there; the pushers take turns."""
@@ -162,39 +146,29 @@ class EachTaker:
             if core.ready:
                 job = core.take(now_ns=now_ns)
                 if job is not None:
-                    self.core = core
+                    self._core, self.take_plain = core, core.take_plain
                     return job
         return None
 
-    def requeue(self, job: Job) -> None:
-        """Take a job back that did not get to the caller."""
-        job._origin.core.requeue(job)
-
-    @property
-    def ready(self) -> int:
-        """How many jobs are there that were not begun."""
-        return sum(len(core.ready) for core in self._cores)
+    def has_ready(self) -> bool:
+        """Whether there may be a job that was not begun."""
+        return any(core.ready for core in self._cores)
 
     @property
     def is_report_due(self) -> bool:
         """Whether what was acknowledged is to be reported at once."""
-        late = _monotonic_ns() - self._flushed_ns >= _ACK_LINGER_NS
-        return late or self.is_full
-
-    @property
-    def is_full(self) -> bool:
-        """Whether so much was acknowledged that the pushers should learn of it now."""
-        return self.core.acks_waiting() >= self._flush_at
+        is_late = _monotonic_ns() - self._flushed_ns >= _ACK_LINGER_NS
+        return is_late or self._core.acks_waiting() >= self._flush_at
 
     def commit(self) -> None:
         """Report what was acknowledged."""
         self._flushed_ns = now_ns = _monotonic_ns()
-        try:
-            self._report(now_ns)
-        except BaseException:
-            for core in self._cores:
-                core.resume()
-            raise
+        self._report(now_ns)
+
+    def resync(self) -> None:
+        """Go on after an exception that came anywhere in it."""
+        for core in self._cores:
+            core.resync()
 
     @staticmethod
     def _flush_at_of(jobs: int) -> int:
@@ -206,17 +180,17 @@ class EachTaker:
             core.flush(now_ns=now_ns)
         self._work(now_ns)
 
-    def _work(self, now_ns: int) -> bool:
-        """Send what there is to send, take what came; False where there may be more at once."""
-        done = True
-        frames_max, until_ns = self._frames_per_round, now_ns + self._turn_ns_max
+    def _work(self, now_ns: int) -> None:
+        """Send what there is to send, take what came; `_has_more`: there may be more at once."""
+        self._has_more = False
+        until_ns = now_ns + _TURN_NS
         for core, client in zip(self._cores, self._clients, strict=True):
             for _ in range(_ROUNDS_MAX):
                 outbox = core.outbox
                 while outbox and client.send(outbox[0]):
                     outbox.popleft()
                 came = 0
-                while came < frames_max and (frame := client.receive()) is not None:
+                while came < _FRAMES_PER_ROUND and (frame := client.receive()) is not None:
                     came += 1
                     core.receive(frame, now_ns=now_ns)
                 if core.access.unreported is not None:
@@ -227,17 +201,17 @@ class EachTaker:
                 if not came and not outbox:
                     break
                 if _monotonic_ns() > until_ns:
-                    done = False
+                    self._has_more = True
                     break
             else:
-                done = False
-        if not done:
-            self._watches.wake()
-        return done
+                self._has_more = True
 
-    def turn(self) -> float:
-        """Take the background thread's turn; return how long it may sleep, in ms."""
-        now_ns = _monotonic_ns()
+    def fds(self) -> frozenset[int]:
+        """Return the descriptors that become readable when a turn is worth it."""
+        return self._fds
+
+    def turn(self, now_ns: int) -> None:
+        """Send and receive, and do what is due."""
         if self._security is not None:
             self.keys.check(self._clients, now_ns)
             self._check_access_rules(now_ns)
@@ -264,9 +238,7 @@ class EachTaker:
             answered = [core.joined or core.access.denial is not None for core in self._cores]
             self._unanswered.check(answered, strange, now_ns)
             self.keys.note(self._unanswered.take_closed())
-        if not self._work(now_ns):
-            return 0.0
-        return self.wait_ms()
+        self._work(now_ns)
 
     def _last_byte_ns(self, at: int, now_ns: int) -> int:
         """Return when a pusher was last heard, or a byte of a frame that is not whole came."""
@@ -285,15 +257,17 @@ class EachTaker:
             denied = core.access.take_unreported()
             self.keys.on_access(client.endpoint, denied, allowed=core.joined)
 
-    def wait_ms(self) -> float:
-        """Return how long nothing is due, in ms."""
+    def next_deadline_ns(self) -> int:
+        """Return when the next turn is due."""
+        if self._has_more:
+            return 0
         now_ns = _monotonic_ns()
         due_ns = min(core.next_deadline_ns() for core in self._cores)
         if any(core.unsent for core in self._cores):
             due_ns = min(due_ns, now_ns + 5 * _MS)
         if self._security is not None:
             due_ns = min(due_ns, now_ns + EVERY_NS)
-        return max(0.0, (due_ns - now_ns) / _MS)
+        return due_ns
 
     def is_unconfirmed(self) -> bool:
         """Report, and return whether a pusher does not know yet what became of some jobs."""
@@ -346,4 +320,4 @@ class EachTaker:
     def abandon(self) -> None:
         """Drop all, in a forked child."""
         for core in self._cores:
-            core.abandon()  # so that the fast path finds nothing
+            core.abandon()

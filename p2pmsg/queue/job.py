@@ -24,7 +24,6 @@ class _Core(Protocol):
     def reject(self, job: "Job", reason: str, delay: float | None) -> bool: ...
     def discard(self, job: "Job", reason: str) -> bool: ...
     def extend(self, job: "Job", seconds: float) -> bool: ...
-    def requeue(self, job: "Job") -> None: ...
 
 
 class _Nobody:
@@ -41,9 +40,6 @@ class _Nobody:
 
     def extend(self, job: "Job", seconds: float) -> bool:
         return False
-
-    def requeue(self, job: "Job") -> None:
-        pass
 
 
 class _ByBatch(_Nobody):

@@ -51,20 +51,21 @@ class PullerCore:
         process: by which the pusher sees whether it lives.
         ceiling: how many jobs it may have where it is fast, if that is more.
         frame_bytes_max: the largest frame that it takes.
+        values: makes values of a type; None: they come as they are. One that does not fit is a
+            `Misfit`.
+        answered: called when a job was acknowledged, rejected or discarded, in any thread, so that
+            a shell can send that. Default: nothing.
 
     Attributes:
         ready: jobs that were not begun.
         unconfirmed: the same, once the lease has ended: it is not known whether they are still
             ours, as where nothing could run here for so long, or a frame took so long. What
             confirms a sign of life says so.
-        open: jobs that were begun, by delivery. begun: the last of them.
+        open: jobs that were begun, by delivery.
         outbox: frames to send.
         invalid: frames that were dropped, by reason.
         acked, rejected, discarded: jobs. refused: answers that came too late.
         given_back: jobs given back when asked. dropped: not begun, and no longer ours.
-        on_acknowledged: called when a job was acknowledged, so that a shell can send that.
-        values: makes values of a type; None: they come as they are. One that does not fit is a
-            `Misfit`.
         access: what is denied by the pusher, or to it.
 
     """
@@ -78,6 +79,8 @@ class PullerCore:
         *,
         ceiling: int = 0,
         frame_bytes_max: int = 16 * 2**20,
+        values: ValueType | None = None,
+        answered: Callable[[], object] = bool,
         now_ns: int,
     ) -> None:
         self.id = puller_id
@@ -89,15 +92,15 @@ class PullerCore:
         self.ready: deque[Job] = deque()
         self.unconfirmed: deque[Job] = deque()
         self.open: dict[int, Job] = {}
-        self.begun: Job | None = None
+        self._begun: Job | None = None
         self.outbox: deque[bytes] = deque()
         self.invalid: dict[str, int] = {}
         self.acked = self.rejected = self.discarded = self.refused = 0
         self.given_back = self.dropped = self.received = 0
         self.joined = self.leaving = False
         self.last_heard_ns = now_ns
-        self.on_acknowledged: Callable[[], None] = lambda: None
-        self.values: ValueType | None = None
+        self._answered = answered
+        self._values = values
         self.access = PusherAccess()
         self._denied_at = (0, 0, 0)
         self._rules = 0
@@ -134,22 +137,29 @@ class PullerCore:
 
     def take(self, *, now_ns: int) -> Job | None:
         """Begin the next job; None where there is none."""
+        self._begun = None
         self.now_ns = now_ns
         if now_ns >= self._lease_ns and self.ready:
             self._end_lease()
         if not self.ready:
             return None
-        job = self.ready[0]
-        # No call in between, so that Ctrl-C comes before it all or after it all.
-        self.begun = self.open[job.delivery] = job
-        job._begun_ns = self.now_ns
+        self._begun = job = self.ready[0]
+        self.open[job.delivery] = job
+        job._begun_ns = now_ns
         self.ready.popleft()
         return job
 
-    def requeue(self, job: Job) -> None:
-        """Take a job back that did not get to the caller."""
-        if self.open.pop(job.delivery, None) is not None:
-            self.ready.appendleft(job)
+    def take_plain(self) -> Job | None:
+        """Do as `take` with a job that has nothing but a value, without a look at the lease."""
+        self._begun = None
+        ready = self.ready
+        if not ready or ready[0]._detail is not None:
+            return None
+        self._begun = job = ready[0]
+        self.open[job.delivery] = job
+        job._begun_ns = self.now_ns
+        ready.popleft()
+        return job
 
     def abandon(self) -> None:
         """Drop all jobs and report none, in a forked child: they are the parent's."""
@@ -159,34 +169,66 @@ class PullerCore:
         self.unconfirmed.clear()
         self.open.clear()
 
-    def resume(self) -> None:
-        """Go on after an exception that may have cost a frame: say again what is here."""
+    def resync(self) -> None:
+        """Go on after an exception that came anywhere in it: say again what is here.
+
+        The job that was begun last may not have got to the caller, so it is begun again, unless it
+        was answered for. What is lost of a frame the pusher then takes back.
+        """
+        begun, self._begun = self._begun, None
+        if begun is not None and begun._state == HELD:
+            self.open.pop(begun.delivery, None)
+            self.ready.appendleft(begun)
+        elsewhere = {*self.open, *(job.delivery for job in self.unconfirmed)}
+        there = {job.delivery: job for job in self.ready if job.delivery not in elsewhere}
+        self.ready = deque(job for job in there.values() if job._state == HELD)
+        if self._unconfirmed:
+            serial, _, jobs = self._unconfirmed[-1]
+            self._serial = max(self._serial, serial)
+            reported = {*map(id, jobs)}
+            while self._acked and id(self._acked[0]) in reported:
+                del self._acked[0]
+            while self._refusals and id(self._refusals[0][0]) in reported:
+                del self._refusals[0]
         self.joined = False
-        self._beat_due_ns = self.now_ns
+        self._token = 0
+        if not self.leaving and len(self.outbox) < UNCONFIRMED_MAX:
+            # Now, since a WELCOME may be on its way: frames may have been dropped that it is not
+            # asked about.
+            self._say_hello(0, [], [], self.now_ns)
+            self._beat_due_ns = self.now_ns + self._beat_ns
 
     def ack(self, job: Job) -> bool:
-        """Note that a job is done; whether it is ours still, it is reported in any case."""
+        """Note that a job is done; whether it is ours still, it is reported in any case.
+
+        This and the following are called in any thread, also while a turn is taken: each is noted
+        by one `append`, and what follows from it later.
+        """
         if job._state != HELD:
             self.refused += 1
             if job._state == GONE and job.session == self._session:
                 self._acked.append(job)
-                self.on_acknowledged()
+                self._answered()
             return False
-        job._state = ACKED
         self._acked.append(job)
+        job._state = ACKED
         self.open.pop(job.delivery, None)
         self.acked += 1
-        self.on_acknowledged()
+        self._answered()
         return True
 
     def reject(self, job: Job, reason: str, delay: float | None) -> bool:
         """Note that a job could not be done."""
         delay_ms = -1.0 if delay is None else max(0.0, float(delay)) * 1000
-        return self._refuse(job, REJECTED, reason, delay_ms)
+        is_ours = self._refuse(job, REJECTED, reason, delay_ms)
+        self._answered()
+        return is_ours
 
     def discard(self, job: Job, reason: str) -> bool:
         """Note that no worker can do a job."""
-        return self._refuse(job, DISCARDED, reason, -1.0)
+        is_ours = self._refuse(job, DISCARDED, reason, -1.0)
+        self._answered()
+        return is_ours
 
     def extend(self, job: Job, seconds: float) -> bool:
         """Let a job take `seconds` from now on."""
@@ -206,14 +248,13 @@ class PullerCore:
         is_discard = state == DISCARDED
         text = str(reason)[: frames.REASON_CHARACTERS_MAX].encode(errors="replace").decode()
         refusal = Refusal(job.delivery, is_discard, text, delay_ms)
-        job._state = state
         self._refusals.append((job, refusal))
+        job._state = state
         self.open.pop(job.delivery, None)
         if is_discard:
             self.discarded += 1
         else:
             self.rejected += 1
-        self.on_acknowledged()
         return True
 
     @property
@@ -265,8 +306,8 @@ class PullerCore:
         origin = Origin(
             self, frame.session, frame.base_timestamp_ns, delivered_ns, self._deliveries_max
         )
-        if self.values is not None:
-            values, details = _typed(self.values, values, details, frame.base_timestamp_ns)
+        if self._values is not None:
+            values, details = _typed(self._values, values, details, frame.base_timestamp_ns)
         each: Iterable[int] = (
             sequences if isinstance(sequences, list) else range(sequences, sequences + count)
         )
@@ -378,14 +419,13 @@ class PullerCore:
             Kind.QUEUE_REPORT, self.id, report, sequence=serial, timestamp_ns=now_ns
         )
         jobs = acked + [job for job, _ in refusals] if refusals else acked
-        # No call in between, so that Ctrl-C comes before it all or after it all.
+        self._unconfirmed.append((serial, frame, jobs))
         self._serial = serial
+        self.outbox.append(frame)
         del self._acked[:acked_count], self._refusals[:refused_count]
         self._released = []
         self._extended = {}
         self._answers_recall = False
-        self._unconfirmed.append((serial, frame, jobs))
-        self.outbox.append(frame)
 
     def on_coming(self, *, now_ns: int) -> None:
         """Note that bytes come: a confirmation of `unconfirmed` jobs may be among them."""
@@ -436,7 +476,7 @@ class PullerCore:
         if self._session:  # also while it is asked who it is
             self._send(Kind.QUEUE_LEAVE, None, now_ns)
         self.joined = False
-        self.begun = None  # jobs refer to this, and the garbage collector does not look into them
+        self._begun = None  # jobs refer to this, and the garbage collector does not look into them
         self._unconfirmed.clear()
 
     # --------------------------------------------------------------------------------- private
@@ -537,7 +577,7 @@ class PullerCore:
         if not self._job_timeout_ns:
             return
         for job in list(self.open.values()):
-            if job._state != HELD:  # Ctrl-C came right after its answer
+            if job._state != HELD:  # an exception came right after its answer
                 self.open.pop(job.delivery, None)
                 continue
             until_ns = max(job._begun_ns + self._job_timeout_ns, job._extended_ns)

@@ -1,4 +1,4 @@
-"""Calls a function for each job, until it is to stop: what is under `Puller.run`."""
+"""What `Puller.run` decides: which jobs are taken, what becomes of those that fail, when to end."""
 
 import threading
 import time
@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
-from p2pmsg.checks import check, check_result, check_runs, whole
-from p2pmsg.driver.lifecycle import is_inherited
-from p2pmsg.errors import ClosedError, SecurityError
+from p2pmsg.checks import check, check_runs, whole
 from p2pmsg.queue.job import Job
 from transports.own_log import own_log as _log
 
@@ -17,40 +15,57 @@ LOOK_S: Final = 0.1
 WORKERS_MAX: Final = 10_000
 """How many threads or tasks may work; all of them are made at the start."""
 
-_USE_ASYNC: Final = "use p2pmsg.aio.Puller or p2pmsg.App"
-
 OnError = Literal["retry", "discard", "stop"] | Callable[[Job, Exception], Any]
 """What becomes of a job whose handler raised; see `Puller.run`."""
 
 
 class JobRun:
-    """One call of `run`: what threads and tasks have in common.
+    """One call of `run`; each of its workers takes a job when `may_take` says so.
 
     Args:
         handler: called with each.
         on_error: what becomes of those that fail.
         count: how many at most; None: no limit.
 
+    Attributes:
+        handler: as given.
+        workers: the threads or tasks that take jobs.
+        error: what ended it; None: nothing that is to be raised.
+
     """
 
     def __init__(self, handler: Callable[[Job], Any], on_error: OnError, count: int | None) -> None:
-        self._handler = handler
+        self.handler = handler
+        self.workers: set[Any] = set()
+        self.error: BaseException | None = None
         self._on_error = on_error
         self._left = count
         self._lock = threading.Lock()
         self._is_stopping = False
-        self._error: BaseException | None = None
+        self._has_ended = False
 
     def stop(self) -> None:
         """Take no further jobs; those in hand are finished."""
         self._is_stopping = True
 
-    def _end_with(self, error: BaseException) -> None:
+    def end_with(self, error: BaseException) -> None:
+        """Do as `stop`, and have it raised at the end, unless something is already."""
         self.stop()
-        if self._error is None:
-            self._error = error
+        if self.error is None:
+            self.error = error
 
-    def _may_take(self) -> bool:
+    def end(self) -> None:
+        """Note that it has ended."""
+        self._has_ended = True
+
+    def has_ended(self) -> bool:
+        """Whether it has ended."""
+        return self._has_ended
+
+    def may_take(self) -> bool:
+        """Whether a worker is to take another job."""
+        if self._is_stopping:
+            return False
         with self._lock:
             if self._left is None:
                 return True
@@ -59,13 +74,14 @@ class JobRun:
             self._left -= 1
             return True
 
-    def _give_back(self) -> None:
+    def give_back(self) -> None:
+        """Note that there was no job after all."""
         with self._lock:
             if self._left is not None:
                 self._left += 1
 
     @contextmanager
-    def _rejecting(self, job: Job, error: Exception) -> Iterator[None]:
+    def rejecting(self, job: Job, error: Exception) -> Iterator[None]:
         """Log a failure; at the end reject a job that nobody has acknowledged."""
         number, deliveries = job.sequence, job.delivery_count
         _log.error("job %d failed at delivery %d", number, deliveries, exc_info=error)
@@ -75,7 +91,7 @@ class JobRun:
             if job.state == "held":
                 job.reject(reason_of(error))
 
-    def _decide(self, job: Job, error: Exception) -> Any:
+    def decide(self, job: Job, error: Exception) -> Any:
         """Do what `on_error` says; return what its callable returned."""
         if callable(self._on_error):
             return self._on_error(job, error)
@@ -85,82 +101,22 @@ class JobRun:
             raise error
         return None
 
-
-class ThreadRun(JobRun):
-    """One call of `run` in threads.
-
-    Attributes:
-        threads: those that take jobs.
-        ended: set when the call has ended.
-
-    """
-
-    def __init__(
-        self,
-        receive: Callable[[float], Job],
-        handler: Callable[[Job], Any],
-        on_error: OnError,
-        count: int | None,
-    ) -> None:
-        super().__init__(handler, on_error, count)
-        self._receive = receive
-        self.threads: list[threading.Thread] = []
-        self.ended = threading.Event()
-
-    def run(self, threads: int) -> None:
-        """Work until it is to stop; raise what ended it."""
-        if threads == 1:
-            self.threads = [threading.current_thread()]
-            self._work()
-        else:
-            self._work_in(threads)
-        if self._error is not None:
-            raise self._error
-
-    def _work_in(self, count: int) -> None:
+    def work_in_threads(self, work: Callable[[], object], count: int) -> None:
+        """Call `work` in so many threads, or in the caller's where it is one, until all return."""
+        if count == 1:
+            work()
+            return
         names = (f"p2pmsg-run-{number}" for number in range(count))
-        self.threads = [
-            threading.Thread(target=self._work, name=name, daemon=True) for name in names
-        ]
-        for thread in self.threads:
+        threads = [threading.Thread(target=work, name=name, daemon=True) for name in names]
+        for thread in threads:
             thread.start()
         try:
-            for thread in self.threads:
+            for thread in threads:
                 while thread.is_alive():
                     thread.join(LOOK_S)  # signals are handled in between
         except BaseException:  # Ctrl-C once more: the jobs in hand are not waited for
             self.stop()
             raise
-
-    def _work(self) -> None:
-        try:
-            while not self._is_stopping and self._may_take():
-                try:
-                    job = self._receive(LOOK_S)
-                except (TimeoutError, SecurityError):  # that is logged, and tried again
-                    self._give_back()
-                    continue
-                self._do(job)
-        except ClosedError as error:
-            self.stop()
-            if is_inherited(error):
-                self._end_with(error)
-        except BaseException as error:
-            self._end_with(error)
-
-    def _do(self, job: Job) -> None:
-        try:
-            result = self._handler(job)
-            if result is not None:
-                check_result("the handler", result, _USE_ASYNC)
-        except Exception as error:
-            with self._rejecting(job, error):
-                check_result("on_error", self._decide(job, error), _USE_ASYNC)
-        except BaseException as error:
-            job.reject(reason_of(error))
-            raise
-        else:
-            acknowledge(job)
 
 
 def check_run(handler: Any, on_error: OnError, name: str, workers: int, count: Any) -> None:

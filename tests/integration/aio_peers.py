@@ -5,7 +5,7 @@ import contextlib
 import sys
 
 import p2pmsg
-from p2pmsg.aio.puller import Puller
+from p2pmsg.aio import Puller
 from p2pmsg.errors import LogFailedError
 from p2pmsg.peers.loop.pusher import Pusher
 from tests.integration.peers import LOOPBACK

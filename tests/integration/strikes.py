@@ -34,6 +34,27 @@ class Strike:
                 signal.raise_signal(self.signal_number)
 
 
+class LineStrike(Strike):
+    """Presses Ctrl-C at a module's n-th line that runs, wherever CPython looks for signals."""
+
+    def __enter__(self):
+        sys.settrace(self._trace)
+
+    def __exit__(self, kind, *_):
+        sys.settrace(None)
+        self.struck = kind is KeyboardInterrupt
+        return self.struck
+
+    def _trace(self, frame, event, _):
+        if frame.f_code.co_filename not in self.files:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self._trace
+
+
 @contextlib.contextmanager
 def handling(number, act):
     """Run `act` at a signal."""

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 import p2pmsg
-from p2pmsg.aio.puller import Puller
+from p2pmsg.aio import Puller
 from p2pmsg.errors import ClosedError, SendQueueFullError
 from p2pmsg.peers.loop.pusher import Pusher
 from tests.integration.aio import LOOPS, Strike, run

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 import p2pmsg
-from p2pmsg.aio.puller import Puller
+from p2pmsg.aio import Puller
 from p2pmsg.errors import ClosedError
 from p2pmsg.peers.loop.pusher import Pusher
 from p2pmsg.queue.journal.file import QueueLogConfig
@@ -204,7 +204,7 @@ def test_with_fsync_always_drain_means_on_the_disk_and_workers_wait_for_it(
 
 PUSHER = """
 import asyncio, json, os, sys
-from p2pmsg.aio.puller import Puller
+from p2pmsg.aio import Puller
 from p2pmsg.peers.loop.pusher import Pusher
 from p2pmsg.queue.journal.file import QueueLogConfig
 async def work(puller):

@@ -12,15 +12,18 @@ import p2pmsg
 import p2pmsg.queue.rules
 from p2pmsg.driver import section, threads, verbs
 from p2pmsg.peers import publisher, pusher, reading, receiving, sending, serving
+from p2pmsg.peers import puller as puller_peer
 from p2pmsg.peers import subscriber as peer
-from p2pmsg.peers.threads import subscriber
+from p2pmsg.peers.threads import puller, subscriber
 from p2pmsg.publisher import batch, core, logged_batch
-from p2pmsg.queue import batching, driver, job, puller, puller_base, puller_core
+from p2pmsg.queue import batching, each_taker, job, puller_core
+from p2pmsg.queue.pipeline import link, taking
+from p2pmsg.queue.pipeline import puller as batch_taker
 from p2pmsg.subscriber import ready
 from p2pmsg.sync import lock
 from recovery import replay_buffer
 from tests.integration.peers import TOPIC, check_ledger, take, work_until
-from tests.integration.strikes import Strike
+from tests.integration.strikes import LineStrike, Strike
 from transports import busy_wait, zmq_pubsub
 
 pytestmark = pytest.mark.long
@@ -31,7 +34,8 @@ SUBSCRIBER = (
 PUBLISHER = (
     batch, core, logged_batch, publisher, replay_buffer, section, sending, serving, zmq_pubsub
 )  # fmt: skip
-PULLER = (driver, lock, job, puller, puller_base, puller_core)
+PULLER = (threads, section, job, puller, puller_peer, each_taker, puller_core)
+BATCH_PULLER = (batch_taker, link, taking)
 PUSHER = [
     pusher.__file__,
     section.__file__,
@@ -142,6 +146,40 @@ def test_ctrl_c_after_any_call_of_a_puller_forgets_no_job(make_pusher, make_pull
     pusher.join(timeout=60)
 
     assert strikes > (30 if key is None else 15)
+
+
+@pytest.mark.parametrize("acknowledge", ["each", "batch"])
+@pytest.mark.parametrize("how", ["iterate", "receive"])
+@pytest.mark.rounds(60, 250)
+def test_ctrl_c_at_any_line_of_a_puller_forgets_no_job(
+    make_pusher, make_puller, how, acknowledge, rounds
+):
+    pusher = make_pusher(acknowledge=acknowledge)
+    worker = make_puller(pusher.endpoint, acknowledge=acknowledge)
+    iterator = iter(worker)
+    done, mine, strikes = set(), [], 0
+
+    def work(goal):
+        while not goal <= done:
+            taken = next(iterator) if how == "iterate" else worker.receive(timeout=60)
+            mine.append(taken)
+            done.add(taken.value)
+            taken.ack()
+
+    for number in range(1, rounds + 1):
+        goal = {4 * number + part for part in range(4)}
+        for value in goal:
+            pusher.push(value)
+        strike = LineStrike((*PULLER, *BATCH_PULLER), number)
+        with strike:
+            work(goal)
+        if mine and mine[-1].state == "held":
+            mine[-1].ack()  # what was interrupted
+        work(goal)
+        strikes += strike.struck
+    worker.commit()
+    pusher.join(timeout=60)
+    assert strikes > rounds // 2
 
 
 @pytest.mark.parametrize("key", [None, "k"])

@@ -23,7 +23,6 @@ OF_LIBRARIES = {"_jsparkSession", "_negative_store"}
 NEVER = {"_asyncio_future_blocking", "_is_owned", "_release_save", "_acquire_restore"}
 """What the standard library looks for by these names, so that it does not help to define them."""
 ENGINE_WRITES = {
-    "core.open[job.delivery]",
     "self._core.closing",
     "self._core.control.connections",
 }

@@ -11,7 +11,6 @@ from p2pmsg.driver.lifecycle import zmq_context
 from p2pmsg.queue.access import DENIED_NS, PusherAccess
 from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.taking import Intake, Taken
-from p2pmsg.queue.watches import Watches
 from p2pmsg.security.use import server_of
 from p2pmsg.sync.key_watch import KeyWatch
 from p2pmsg.sync.unanswered import Unanswered
@@ -59,7 +58,6 @@ class Link:
         place: transports.Endpoint,
         puller: int,
         name: str,
-        driver: Watches,
         curve: "transports.CurveClient | None" = None,
         access_rules: "AccessRules | None" = None,
     ) -> None:
@@ -73,7 +71,6 @@ class Link:
         self._host = place.host
         self._puller = puller
         self._name = name
-        self._driver = driver
         self.client = transports.ZmqQueueClient(
             place, context=zmq_context(), frame_bytes_max=_FRAME_BYTES_MAX,
             curve=curve,
@@ -85,9 +82,8 @@ class Link:
         except BaseException:
             self.client.close()
             raise
-        driver.watch(self.client.fd)
         self._pull: ZmqPlainSocket | None = None
-        self._pull_fd = -1
+        self._pulls_left: list[ZmqPlainSocket] = []
         self._intake: Intake | None = None
         self.session = 0
         self._up_to = 0
@@ -105,6 +101,15 @@ class Link:
     def share(self) -> int | None:
         """The id of its share."""
         return None if self._intake is None else self._intake.share
+
+    def fds(self) -> tuple[int, ...]:
+        """Return the descriptors that become readable when there is something to read."""
+        return (self.client.fd,) if self._pull is None else (self.client.fd, self._pull.fileno())
+
+    def close_left(self) -> None:
+        """Close connections of shares that are gone, now that nobody watches them any more."""
+        while self._pulls_left:
+            self._pulls_left.pop().close()
 
     @property
     def has_ready(self) -> bool:
@@ -128,11 +133,18 @@ class Link:
         intake = self._intake
         return intake is None or self._up_to < intake.head
 
-    def take(self) -> Taken | None:
-        """Take the next frame out; None where there is none."""
+    def first(self) -> Taken | None:
+        """Return the next frame; None where there is none."""
         if self._left_over:
-            return self._left_over.popleft()
-        return None if self._intake is None else self._intake.take()
+            return self._left_over[0]
+        return None if self._intake is None else self._intake.first()
+
+    def drop(self, taken: Taken) -> None:
+        """Take the next frame out, if it is this one still."""
+        if self._left_over and self._left_over[0] is taken:
+            self._left_over.popleft()
+        elif self._intake is not None and self._intake.first() is taken:
+            self._intake.take()
 
     def finish(self, taken: Taken) -> None:
         """Note that all jobs of a frame are done."""
@@ -251,6 +263,11 @@ class Link:
         if self._intake is not None and (self._up_to, part) != self._logged:
             self._send_state(self._intake, part, [], now_ns)
 
+    def resync(self) -> None:
+        """Go on after an exception that came anywhere in it: what is missing is asked for."""
+        if self._intake is not None:
+            self._intake.resync()
+
     def leave(self, part: int) -> None:
         """Confirm what is done, and give back the rest."""
         if self._intake is not None:
@@ -259,6 +276,7 @@ class Link:
     def close(self) -> None:
         """Close; what is to be sent has half a second to leave."""
         self._close_pull()
+        self.close_left()
         self.client.close(linger_ms=500)
 
     def _send_state(
@@ -328,9 +346,7 @@ class Link:
             pull.open()
         except transports.TransportError:
             raise FrameError("endpoint") from None
-        self._pull, self._pull_fd = pull, pull.fileno()
-        self._driver.watch(self._pull_fd)
-        self._driver.wake()
+        self._pull = pull
         self.session = session
         self._intake = Intake(welcome.share)
         self._up_to = 0
@@ -363,6 +379,5 @@ class Link:
 
     def _close_pull(self) -> None:
         if self._pull is not None:
-            self._driver.unwatch(self._pull_fd)
-            self._pull.close()
+            self._pulls_left.append(self._pull)
             self._pull = None

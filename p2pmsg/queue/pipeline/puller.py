@@ -14,18 +14,16 @@ from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.link import Link
 from p2pmsg.queue.pipeline.taking import Taken
 from p2pmsg.queue.stats import PullerStats
-from p2pmsg.queue.watches import Watches
 from p2pmsg.subscriber.typed import ValueType
 from p2pmsg.sync.key_watch import KeyWatch
-from p2pmsg.sync.lock import PublishLock
 from p2pmsg.wire import Frame, FrameError
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
-_BUSY_MS: Final = 20.0
-_IDLE_MS: Final = 100.0
+_BUSY_NS: Final = 20_000_000
+_IDLE_NS: Final = 100_000_000
 
 
 class Batch:
@@ -34,25 +32,47 @@ class Batch:
     Attributes:
         jobs: all of them.
         at: the next. done: how many of them are done.
-        stop: up to where they may be taken without a further look.
+        stop: up to where they may be taken without a further look. end: up to where with one.
 
     """
 
-    __slots__ = ("at", "done", "jobs", "stop")
+    __slots__ = ("at", "done", "end", "jobs", "stop")
 
     def __init__(self) -> None:
         self.jobs: list[Job[Any]] = []
-        self.at = self.done = self.stop = 0
+        self.at = self.done = self.stop = self.end = 0
+
+    def take_plain(self) -> Job[Any] | None:
+        """Take the next job, if that needs no further look; the one before it is done.
+
+        It is called by who takes jobs, also while another thread takes a turn, which reads `done`
+        and may set `stop` and `end` back.
+        """
+        at = self.at
+        if at >= self.stop:
+            return None
+        try:
+            self.done = at
+            self.at = at + 1
+            return self.jobs[at]
+        except BaseException:
+            self.at = at  # it comes again
+            raise
+
+    def clear(self) -> None:
+        """Have no jobs."""
+        self.stop = self.end = self.at = self.done = 0
+        self.jobs = []
 
 
 class BatchTaker:
-    """Takes frames of jobs; every call is made under the puller's lock.
+    """Takes frames of jobs.
 
     A job is done when the next one is asked for, or at `commit`.
 
     Attributes:
-        batch: the frame that was taken last.
         keys: what the handshakes came to.
+        take_plain: takes a job of the frame that was taken last; None: see whether `take` does.
 
     """
 
@@ -61,26 +81,26 @@ class BatchTaker:
         places: Sequence[transports.Endpoint],
         curves: Sequence["transports.CurveClient | None"],
         name: str,
-        watches: Watches,
-        lock: PublishLock,
         values: ValueType | None,
         security: "Security | None",
     ) -> None:
-        self.batch = Batch()
+        self._batch = Batch()
+        self.take_plain = self._batch.take_plain
         self.keys = KeyWatch()
-        self._lock = lock
         self._values = values
         self._has_keys = security is not None
         access_rules = None if security is None else security.access_rules
         self._changes = None if access_rules is None else access_rules.changes()
         self._current: tuple[Link, Taken] | None = None
         self._received = self._invalid = self._lost = self._turns = 0
-        self._is_closed = False
+        self._is_closed = self._took = False
+        self._fds: frozenset[int] = frozenset()
+        self._due_ns = 0
         self._links: list[Link] = []
         try:
             for place, curve in zip(places, curves, strict=True):
                 with translated():
-                    link = Link(place, secrets.randbits(63), name, watches, curve, access_rules)
+                    link = Link(place, secrets.randbits(63), name, curve, access_rules)
                 self._links.append(link)
         except BaseException:
             for link in self._links:
@@ -89,42 +109,70 @@ class BatchTaker:
 
     # ------------------------------------------------------------------------------- the jobs
 
-    def take(self, taken: list[Job]) -> None:
-        """Take the next job, and put it into `taken`; nothing where there is none."""
-        batch = self.batch
-        if batch.at >= len(batch.jobs):
-            self._load()
-        if batch.at < len(batch.jobs):
-            batch.done = batch.at
-            batch.at += 1
-            taken.append(batch.jobs[batch.done])
-
-    def requeue(self, job: Job) -> None:
-        """Take back the job that was taken last, and did not get to the caller."""
-        self.batch.at = self.batch.done
+    def take(self, now_ns: int) -> Job | None:
+        """Take the next job; None where there is none."""
+        self._took = False
+        batch = self._batch
+        if batch.at >= batch.end:
+            self._load(now_ns)
+        if batch.at >= batch.end:
+            return None
+        self._took = True
+        batch.done = batch.at
+        batch.at = batch.done + 1
+        return batch.jobs[batch.done]
 
     def commit(self) -> None:
         """Count all jobs taken so far as done, and confirm them now."""
-        self.batch.done = self.batch.at
+        self._batch.done = self._batch.at
         now_ns = time.monotonic_ns()
         for link in self._links:
             link.say_done(self._part(link), now_ns=now_ns)
 
     # -------------------------------------------------------------------------------- the work
 
+    def has_ready(self) -> bool:
+        """Whether there may be a job, or a frame of them, that was not begun."""
+        batch = self._batch
+        return batch.at < batch.end or any(link.has_ready for link in self._links)
+
+    def fds(self) -> frozenset[int]:
+        """Return the descriptors that become readable when a turn is worth it."""
+        fds = frozenset(fd for link in self._links for fd in link.fds())
+        if fds != self._fds:
+            self._fds = fds
+        return self._fds
+
+    def turn(self, now_ns: int) -> None:
+        """Send and receive, and do what is due."""
+        for link in self._links:
+            link.close_left()
+        self._work(now_ns)
+
+    def next_deadline_ns(self) -> int:
+        """Return when the next turn is due."""
+        return self._due_ns
+
+    def resync(self) -> None:
+        """Go on after an exception that came anywhere in it.
+
+        The job that was taken last may not have got to the caller: it comes again.
+        """
+        for link in self._links:
+            link.resync()
+        batch = self._batch
+        if self._current is None:
+            batch.clear()
+            return
+        link, taken = self._current
+        link.drop(taken)
+        if self._took:
+            batch.at = batch.done
+
     @property
-    def ready(self) -> int:
-        """How many jobs, or frames of them, are there that were not begun."""
-        left = len(self.batch.jobs) - self.batch.at
-        return left + sum(link.has_ready for link in self._links)
-
-    def turn(self) -> float:
-        """Take the background's turn; return how long it may sleep, in ms."""
-        return self._work(time.monotonic_ns())
-
-    def wait_ms(self) -> float:
-        """Return how long nothing is due, in ms."""
-        return _BUSY_MS
+    def is_report_due(self) -> bool:
+        """Whether an answer to a job is to be reported at once: there are none."""
+        return False
 
     def is_unconfirmed(self) -> bool:
         """Whether a pusher is to be waited for: none is."""
@@ -148,7 +196,7 @@ class BatchTaker:
 
     def stats(self) -> PullerStats:
         """Return the counters."""
-        links, batch = self._links, self.batch
+        links, batch = self._links, self._batch
         invalid = {
             "frame": self._invalid + sum(link.invalid for link in links),
             "duplicate": sum(link.duplicates for link in links),
@@ -159,8 +207,8 @@ class BatchTaker:
         return PullerStats(
             received=received,
             acked=self._received + batch.done,
-            in_hand=len(batch.jobs) - batch.done + ready,
-            ready=len(batch.jobs) - batch.at + ready,
+            in_hand=max(0, batch.end - batch.done) + ready,
+            ready=max(0, batch.end - batch.at) + ready,
             lost=self._lost + sum(link.lost for link in links),
             frames_invalid={name: count for name, count in invalid.items() if count},
             pushers=sum(link.share is not None for link in links),
@@ -174,11 +222,9 @@ class BatchTaker:
 
     # --------------------------------------------------------------------------------- private
 
-    def _load(self) -> None:
+    def _load(self, now_ns: int) -> None:
         """Count the frame that was taken as done, and begin the next one."""
-        self._lock.favour()
         self._finish()
-        now_ns = time.monotonic_ns()
         if not self._begin_next():
             self._work(now_ns)
             if not self._begin_next():
@@ -195,22 +241,22 @@ class BatchTaker:
             link, taken = self._current
             link.finish(taken)
             self._current = None
-        batch = self.batch
-        self._received += batch.at
-        batch.jobs = []
-        batch.at = batch.done = batch.stop = 0
+        received = self._received + self._batch.at
+        self._batch.clear()
+        self._received = received
 
     def _begin_next(self) -> bool:
         links = self._links
         for step in range(len(links)):
             link = links[(self._turns + step) % len(links)]
-            while (taken := link.take()) is not None:
+            while (taken := link.first()) is not None:
                 try:
                     self._open(link, taken)
                 except FrameError:
                     self._invalid += 1
                     self._lost += 1
                     _log.error("a frame of the pusher at %s cannot be read", link.endpoint)
+                    link.drop(taken)
                     link.finish(taken)
                     continue
                 self._turns += step + 1
@@ -229,10 +275,10 @@ class BatchTaker:
         origin = Origin(BY_BATCH, link.session, 0, now_ns, 1)
         numbers = itertools.count(first)
         jobs = list(map(Job, values, repeat(taken.number), numbers, repeat(origin), repeat(None)))
+        batch = self._batch
+        batch.jobs, batch.end = jobs, len(jobs)
         self._current = link, taken
-        batch = self.batch
-        batch.jobs = jobs
-        batch.at = batch.done = 0
+        link.drop(taken)
         batch.stop = 0 if bad else len(jobs)
 
     def _part(self, link: Link) -> int:
@@ -240,10 +286,10 @@ class BatchTaker:
         if self._current is not None:
             current, taken = self._current
             if current is link and taken.share == link.share:
-                return self.batch.done
+                return self._batch.done
         return 0
 
-    def _work(self, now_ns: int) -> float:
+    def _work(self, now_ns: int) -> None:
         busy, keys = self._current is not None, self.keys
         if self._has_keys:
             keys.check([link.client for link in self._links], now_ns)
@@ -262,9 +308,9 @@ class BatchTaker:
                 self._drop_rest()  # it is others' now
             link.say(self._part(link), now_ns=now_ns)
             busy = busy or link.is_busy
-        return _BUSY_MS if busy else _IDLE_MS
+        self._due_ns = now_ns + (_BUSY_NS if busy else _IDLE_NS)
 
     def _drop_rest(self) -> None:
-        batch = self.batch
-        del batch.jobs[batch.at :]
-        batch.stop = min(batch.stop, batch.at)
+        batch = self._batch
+        batch.end = min(batch.end, batch.at)
+        batch.stop = min(batch.stop, batch.end)

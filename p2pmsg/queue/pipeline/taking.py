@@ -81,6 +81,10 @@ class Intake:
                 break
         return ranges
 
+    def first(self) -> Taken | None:
+        """Return the next frame; None where there is none."""
+        return self.ready[0] if self.ready else None
+
     def take(self) -> Taken | None:
         """Take the next frame out."""
         if not self.ready:
@@ -88,6 +92,18 @@ class Intake:
         taken = self.ready.popleft()
         self.bytes -= len(taken.frame)
         return taken
+
+    def resync(self) -> None:
+        """Go on after an exception that came anywhere in it."""
+        if self.ready:
+            self.next = max(self.next, self.ready[-1].number + 1)
+        while (follower := self.later.pop(self.next, None)) is not None:
+            self._append(follower)
+        for number in [number for number in self.later if number < self.next]:
+            del self.later[number]
+        self.head = max(self.head, self.next)
+        self.bytes = sum(len(taken.frame) for taken in self.ready)
+        self.bytes += sum(map(len, self.later.values()))
 
     def end(self) -> int:
         """Give up what is missing, for ever: what came after it follows; return how many frames."""

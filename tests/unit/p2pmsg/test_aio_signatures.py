@@ -23,7 +23,7 @@ MORE = {
     "Publisher": {"begin", "open"},
     "Subscriber": {"batches", "receive_nowait", "receive_many_nowait"},
     "Pusher": {"begin", "open"},
-    "Puller": {"begin"},
+    "Puller": {"begin", "open"},
     "Requester": {"begin"},
     "Responder": {"begin"},
     "Relay": {"begin", "open"},
