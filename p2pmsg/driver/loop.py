@@ -22,7 +22,7 @@ SAFETY_NS: Final = 100_000_000
 the signal, too; a turn that missed one is made up for after so long."""
 _AGAIN_NS: Final = 50_000_000
 """How long it rests after an exception."""
-_SLICE_NS: Final = 2_000_000
+_SLICE_NS: Final = 1_000_000
 """How long calls that never wait run, all together, until other tasks have their turn."""
 
 
@@ -238,7 +238,7 @@ class LoopDriver(TurnDriver):
                 _step(guard.aclose())
 
     async def run(self, verb: Verb[R]) -> R:
-        """Run a verb to its end; other tasks go on where it waits, and every 2 ms.
+        """Run a verb to its end; other tasks go on where it waits, and every ms.
 
         A call that is cancelled is so where it waits: nothing was taken yet.
 

@@ -169,11 +169,12 @@ class ThreadDriver:
         if not wait.by_io:
             return self._wait_asleep(wait)
         me = threading.get_ident()
-        if not wait.by_io:
-            self.wake()  # the upkeep may have to bring it
+        has_slept = False
         try:
             while True:
-                is_ready, due_ns, fds = self.section.run(self._look, wait)
+                is_ready, due_ns, fds = self.section.run(self._look, wait, has_slept)
+                if has_slept and self._sleepers.asleep:
+                    self._sleepers.wake()
                 now_ns = _now_ns()
                 if is_ready or self._is_shut:
                     return is_ready
@@ -181,19 +182,18 @@ class ThreadDriver:
                     if now_ns >= wait.deadline_ns:
                         return False
                     due_ns = min(due_ns, wait.deadline_ns)
-                if self._leader not in (0, me) and now_ns < self._leads_until_ns:
+                has_slept = self._leader in (0, me) or now_ns >= self._leads_until_ns
+                if has_slept:
+                    self._leader, self._leads_until_ns = me, now_ns + 2 * _SLICE_NS
+                    self._poll(fds, min(due_ns - now_ns, _SLICE_NS))
+                else:
                     left_ns = min(_SLICE_NS, _until(wait.deadline_ns) - now_ns)
                     self._sleepers.sleep(left_ns, partial(self.section.run, wait.ready))
-                    continue
-                self._leader, self._leads_until_ns = me, now_ns + 2 * _SLICE_NS
-                self._poll(fds, min(due_ns - now_ns, _SLICE_NS))
-                if self.section.run(self._turn_of_caller):
-                    self.wake()
-                self._sleepers.wake()
         finally:
             if self._leader == me:
                 self._leader = 0
-                self._sleepers.wake()
+                if self._sleepers.asleep:
+                    self._sleepers.wake()
 
     def _wait_asleep(self, wait: Wait) -> bool:
         """Wait for what another thread brings, which is woken for it."""
@@ -206,17 +206,18 @@ class ThreadDriver:
             self._sleepers.sleep(left_ns, is_ready)
         return ready
 
-    def _look(self, wait: Wait) -> tuple[bool, int, Collection[int]]:
+    def _look(self, wait: Wait, has_slept: bool) -> tuple[bool, int, Collection[int]]:
+        """Look, and where that is in vain after the sleep, take a turn and look again."""
         if wait.ready():
             return True, 0, ()
-        return False, self.peer.next_deadline_ns(), self.peer.fds()
-
-    def _turn_of_caller(self) -> bool:
-        """Take a turn; return whether the thread is to go on with the upkeep."""
-        if not self.stopping:
+        if has_slept and not self.stopping:
             self.peer.turn(_now_ns())
-        waits = self._upkeep_waits
-        return waits is not None and bool(waits.ready())
+            waits = self._upkeep_waits
+            if waits is not None and waits.ready():
+                self.wake()  # the thread goes on with the upkeep
+            if wait.ready():
+                return True, 0, ()
+        return False, self.peer.next_deadline_ns(), self.peer.fds()
 
     # ---------------------------------------------------------------------- the thread
 
@@ -306,14 +307,18 @@ class Sleepers:
 
     A `threading.Condition` is entered by Python code: an interrupt that comes when its lock was
     just taken leaves it taken, and the thread that wants to notify then waits for ever.
+
+    Attributes:
+        asleep: a lock for each; not empty where somebody may sleep.
+
     """
 
     def __init__(self) -> None:
-        self._asleep: set[threading.Lock] = set()
+        self.asleep: set[threading.Lock] = set()
 
     def wake(self) -> None:
         """Wake all."""
-        for each in self._asleep.copy() if self._asleep else ():
+        for each in self.asleep.copy() if self.asleep else ():
             if each.locked():
                 with suppress(RuntimeError):  # another thread has just released it
                     each.release()
@@ -323,11 +328,11 @@ class Sleepers:
         own = threading.Lock()
         own.acquire()
         try:
-            self._asleep.add(own)
+            self.asleep.add(own)
             if not is_over():  # a `wake` before this found nobody
                 own.acquire(timeout=max(0, time_ns) / 1e9)
         finally:
-            self._asleep.discard(own)
+            self.asleep.discard(own)
 
 
 def _until(deadline_ns: int | None) -> int:

@@ -94,7 +94,9 @@ class Receiving:
         self._missing_topics = MissingTopics(core.topics)
         self._keys_due_ns = self._refusal_due_ns = self._ends_due_ns = self._every_due_ns = 0
         self._followed: Stream | None = None
-        self._has_waited = False
+        self._plain: transports.DataReceiver | DatagramLine | None = None
+        self._due_ns = 0
+        self._has_frame = self._has_waited = False
         self.refused: SecurityError | None = None
         self.is_closed = self.is_empty = self.has_sent = False
 
@@ -169,9 +171,14 @@ class Receiving:
 
     def round(self, now_ns: int) -> int:
         """Read and send once; return how much came: frames, trains of datagrams, replies."""
-        core = self._core
-        self._followed = None
+        self._followed, self._has_frame = None, False
         self.check(now_ns)
+        taken = self._round(now_ns)
+        self._find_plain()
+        return taken
+
+    def _round(self, now_ns: int) -> int:
+        core = self._core
         if now_ns >= core.next_deadline_ns():
             taken = 0
             if self._groups and not core.is_full:
@@ -196,20 +203,26 @@ class Receiving:
             self.do_commands()
         return taken
 
-    def only_line(self) -> "transports.DataReceiver | DatagramLine | None":
-        """Return the only socket that anything can come from; None where there are several."""
-        if len(self._lines) != 1 or self._core.is_full or self._core.recovering:
-            return None
-        if self._groups and self._security is not None:
-            return None  # keys come over the recovery channel, at any time
-        return self._lines[0]
+    def _find_plain(self) -> None:
+        """Find out whether anything can come from one socket alone, and until when that is so.
+
+        Frames that come in order change nothing of that, so it is asked after all else.
+        """
+        core = self._core
+        self._plain = None
+        self._due_ns = core.next_deadline_ns()
+        if len(self._lines) == 1 and not core.is_full and not core.recovering:
+            if self._groups and self._security is not None:
+                return  # keys come over the recovery channel, at any time
+            self._plain = self._lines[0]
 
     def sees_frame(self) -> bool:
-        """Whether `next_frame` may return one, which is faster than a round."""
-        connection = self._connections.get(0)
-        if connection is None or not connection.has_message() or self._core.ready.entries:
-            return False
-        return self._core.last_stream is not None and self.only_line() is not None
+        """Whether there is one, and `next_frame` may return it, which is faster than a round."""
+        if not self._has_frame and self._plain is not None and 0 in self._connections:
+            core = self._core
+            is_next = core.last_stream is not None and not core.ready.entries
+            self._has_frame = is_next and self._connections[0].has_message()
+        return self._has_frame
 
     def next_frame(self) -> tuple[Stream, bytes] | None:
         """Return the frame that is there, and its stream, where nothing else is to be done.
@@ -218,47 +231,41 @@ class Receiving:
         caches, for each goes through all that it decodes. One that is not there yet is looked for a
         moment, where this process takes turns with another; see `BusyWait`.
         """
-        core, stream = self._core, self._followed
-        self.is_empty = False
+        core, stream, has_frame = self._core, self._followed, self._has_frame
+        self.is_empty = self._has_frame = False
+        data: bytes | None = None
         if stream is not None:
-            data = self._connections[0].receive()
-            if data is not None:
-                return self._of_stream(data, stream)
             self._followed = None
-        line, stream = self.only_line(), core.last_stream
-        if line is None or stream is None or core.ready.entries or self.is_closed:
-            return None
-        if self._now_ns() >= core.next_deadline_ns():
-            return None
-        if core.cursor is not None and core.cursor.newcomers:
-            return None
-        data = line.receive_awake()
+            if self._now_ns() < self._due_ns:
+                data = self._connections[0].receive()
         if data is None:
-            self.is_empty = self._has_waited = True
-            return None
-        if self._has_waited:
-            line.on_waited()
-            self._has_waited = False
-        return self._of_stream(data, stream)
-
-    def _of_stream(self, data: bytes, stream: Stream) -> tuple[Stream, bytes]:
+            line, stream = self._plain, core.last_stream
+            if line is None or stream is None or core.ready.entries or self.is_closed:
+                return None
+            if self._now_ns() >= self._due_ns:
+                return None
+            if core.cursor is not None and core.cursor.newcomers:
+                return None
+            data = self._connections[0].receive() if has_frame else line.receive_awake()
+            if data is None:
+                self.is_empty = self._has_waited = True
+                return None
+            if self._has_waited:
+                line.on_waited()
+                self._has_waited = False
+        assert stream is not None
         if not data.startswith(stream.prefix):
-            stream = self._core.stream_of(data) or stream
-        return stream, data
-
-    def took(self, stream: Stream, data: bytes, now_ns: int) -> None:
-        """Note that a frame of `next_frame` was taken."""
-        if now_ns >= self._core.joiner.next_check_ns:
-            self._followed = None
-            self.do_commands()
+            stream = core.stream_of(data) or stream
         elif len(data) >= _FOLLOWED_BYTES and 0 in self._connections:
             self._followed = stream
+        return stream, data
 
     def give(self, data: bytes, now_ns: int) -> None:
         """Give the core a frame of `next_frame` that was not taken."""
         self._followed = None
         self._core.receive_frame(0, data, now_ns=now_ns)
         self.do_commands()
+        self._find_plain()
 
     def line_stats(self) -> "list[LineStats]":
         """Return what each line brought."""
@@ -392,7 +399,8 @@ class Receiving:
 
     def resync(self) -> None:
         """Put the core right after an exception."""
-        self._followed = None
+        self._followed = self._plain = None
+        self._has_frame = False
         resync(self._core, now_ns=self._now_ns())
 
     def _take_all(self, *, lines: bool = True, shed: bool = False) -> int:

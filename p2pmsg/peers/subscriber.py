@@ -159,7 +159,7 @@ class SubscriberPeer(Peer):
         wanted, self._is_wanted, self._has_more = self._is_wanted, False, False
         io.check(now_ns)
         if now_ns < core.next_deadline_ns():
-            if wanted and self._sees_frame():
+            if wanted and not self._conflates and io.sees_frame():
                 return
             if now_ns < self._rests_until_ns:
                 io.settle()
@@ -270,7 +270,7 @@ class SubscriberPeer(Peer):
             raise ClosedError("the subscriber", self._why)
         if self._is_held():
             return False
-        if self.reading.left:
+        if self.reading.values.__length_hint__():
             return True
         if self._commits is not None:
             self._commits.asked()
@@ -361,14 +361,12 @@ class SubscriberPeer(Peer):
             return False
         if commits is not None and (commits.has_failed or commits.newcomers):
             return commits.has_failed
-        if core.ready.entries or self.reading.left or core.denials.waiting:
+        io = self._io
+        if core.ready.entries or self.reading.values.__length_hint__() or core.denials.waiting:
             return True
-        if self._io.refused is not None or self._sees_frame():
+        if io.refused is not None or (not self._conflates and io.sees_frame()):
             return True
-        return any(one.stream.position >= one.stop for one in core.endings)
-
-    def _sees_frame(self) -> bool:
-        return not self._conflates and self._io.sees_frame()
+        return bool(core.endings) and any(one.stream.position >= one.stop for one in core.endings)
 
     def _take_frame(self, count_max: int) -> bool:
         """Take a frame straight from the socket, where nothing else is to be done."""
@@ -394,14 +392,14 @@ class SubscriberPeer(Peer):
             values = iter(taken.values)
             reading.begin(core.ready.taken, stream, taken, values, taken.iterate(values))
         self._rests_until_ns = now_ns + self._rest_ns
-        io.took(stream, data, now_ns)
         return True
 
     def _take_ready(self, count_max: int) -> Taken:
         """Take from the core what is ready."""
         commits, ready = self._commits, self.core.ready
-        self._raise_denial()
-        ended = self._take_ending()
+        if self.core.denials.waiting:
+            self._raise_denial()
+        ended = self._take_ending() if self.core.endings else None
         if ended is not None:
             return ended
         while ready.entries:
@@ -459,14 +457,14 @@ class SubscriberPeer(Peer):
 
     def _raise_denial(self) -> None:
         """Log, and raise, what is not allowed; each is reported once."""
-        if self.core.denials.waiting and (denial := self.core.denials.take()) is not None:
+        if (denial := self.core.denials.take()) is not None:
             error = denial.as_error()
             _log.warning("%s", error)
             raise error
 
     def _take_ending(self) -> Report | None:
         """Return what reports a session that is over and all of which was delivered."""
-        ending = self.core.pop_ending() if self.core.endings else None
+        ending = self.core.pop_ending()
         if ending is None:
             return None
         stream, peer = ending.stream, ending.stream.peer
