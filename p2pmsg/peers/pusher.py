@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -235,9 +236,11 @@ class PusherPeer(Peer):
 
     def _end(self) -> None:
         """Take no job any more, and close the endpoint."""
-        self._why, self.batch.stop = _CLOSED, 0
-        if self._jobs is not None:
+        if self._why is None:
             self._jobs.close()
+        self.batch.stop = 0
+        if self._why in (None, _NOT_OPEN):
+            self._why = _CLOSED
 
     # ------------------------------------------------------------------------------ the disk
 
@@ -258,8 +261,7 @@ class PusherPeer(Peer):
                 yield from self._empty_oldest(journal)
             except OSError as error:
                 self._empty_ns = self.now_ns() + _EMPTY_AGAIN_NS
-                if journal.broken is None:
-                    _log.warning("an old segment of the log could not be emptied: %s", error)
+                _log.warning("an old segment of the log could not be emptied: %s", error)
 
     def _has_disk_work(self) -> bool:
         journal, now_ns = self._journal, self.now_ns()
@@ -267,29 +269,32 @@ class PusherPeer(Peer):
             return False
         return journal.due_ns <= now_ns or (journal.has_to_empty and now_ns >= self._empty_ns)
 
-    def _sync(self, journal: FileJournal) -> Verb[None]:
+    def _sync(self, journal: FileJournal) -> Verb[bool]:
+        """Force to the disk what was written; return whether it is there, and the log still open.
+
+        Where that fails, `journal.broken` says so, and the next turn logs it.
+        """
         pending = journal.begin_sync()
         yield Blocking(pending.wait)
-        try:
+        if self._why is not None:
+            return False  # it is being closed, by somebody else
+        with suppress(LogFailedError):
             journal.end_sync(pending)
-        except LogFailedError:
-            pass  # `journal.broken` says so, and the next turn logs it
+        return journal.broken is None
 
     def _empty_oldest(self, journal: FileJournal) -> Verb[None]:
-        """Empty the oldest segment, a little at a time; jobs may be pushed in between."""
+        """Empty the oldest segment, a little at a time; jobs may be pushed in between.
+
+        Where it is left half way, what was copied is there twice, which changes nothing.
+        """
         found = yield Blocking(journal.read_oldest)
         for at in range(0, len(found), _RECORDS_AT_ONCE):
             if self._why is not None:
-                return  # what was copied is there twice, which changes nothing
+                return
             journal.copy(found[at : at + _RECORDS_AT_ONCE])
-            yield Wait(self._is_open)
-        pending = journal.begin_sync()
-        yield Blocking(pending.wait)
-        journal.end_sync(pending)
-        yield Blocking(journal.delete_oldest)
-
-    def _is_open(self) -> bool:
-        return True
+            yield Wait(_let_others)
+        if self._why is None and (yield from self._sync(journal)):
+            yield Blocking(journal.delete_oldest)
 
     # ------------------------------------------------------------------------------ calls
 
@@ -302,8 +307,9 @@ class PusherPeer(Peer):
             self._is_opening = True
             try:
                 opened = yield Blocking(opening.run)
-                self._check_unclosed()
-                self._take(opened)
+                if self._why == _NOT_OPEN:
+                    self._take(opened)
+                self.check_usable()
             except BaseException:
                 opening.give_up()
                 raise
@@ -316,8 +322,6 @@ class PusherPeer(Peer):
 
     def push(self, job: "QueuedJob | bytes", timeout: float | None) -> Verb[int]:
         """Accept a job, and wait for space, and for the disk where it has to be there."""
-        if timeout is not None:
-            at_least("timeout", timeout, 0)
         deadline_ns = self._deadline(timeout)
         while (accepted := self._try_push(job)) is None:
             if not (yield Wait(partial(self._fits, job), deadline_ns)):
@@ -344,9 +348,8 @@ class PusherPeer(Peer):
         self._jobs.check_log()
         if self._syncs and self._journal is not None:
             yield from self._reach_disk(self._journal.written, deadline_ns, timeout)
-        while not self._has_space():
-            if not (yield Wait(self._has_space, deadline_ns)):
-                raise LateError(f"{self._jobs.limit}, were in flight for {timeout} s")
+        if not (yield Wait(self._has_space, deadline_ns)):
+            raise LateError(f"{self._jobs.limit}, were in flight for {timeout} s")
         self.check_usable()
 
     def join(self, timeout: float | None) -> Verb[None]:
@@ -363,17 +366,15 @@ class PusherPeer(Peer):
         """Wait until no job is in flight, as long as may be, and close."""
         if timeout is None:
             timeout = 5.0 if self._settings.log is None else 0.0
+        deadline_ns = self._deadline(timeout)
         if self._is_closing:
-            yield Wait(self._is_closed, self._deadline(timeout), by_io=False)
+            yield Wait(self._is_closed, deadline_ns, by_io=False)
             return
+        self._is_closing = True
         if self._why is None:
-            self._is_closing = True
-            try:
-                self._jobs.work()
-                yield Wait(self._is_over, self._deadline(timeout))
-                self._jobs.work()
-            finally:
-                self._end()
+            self._jobs.work()
+            yield Wait(self._is_over, deadline_ns)
+            self._jobs.check_log()
         self._end()
         if self._journal is not None:
             yield Blocking(self._journal.close)
@@ -424,10 +425,6 @@ class PusherPeer(Peer):
         if self._why is not None:
             raise ClosedError("the pusher", self._why)
 
-    def _check_unclosed(self) -> None:
-        if self._why != _NOT_OPEN:
-            self.check_usable()
-
     @property
     def is_closed(self) -> bool:
         """Whether it was open, and is no more."""
@@ -465,6 +462,11 @@ class PusherPeer(Peer):
         """Retry or purge dead letters; return how many."""
         self.check_usable()
         return int(self._jobs.act_on_dead(action, sequences))
+
+
+def _let_others() -> bool:
+    """Go on, when others were there."""
+    return True
 
 
 class PusherBase:
