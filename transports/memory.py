@@ -107,7 +107,7 @@ class MemoryNetwork:
             raise AddressError(server.endpoint, "it is bound in this network")
         self._bound[server.key] = server
         for client in list(self._connecting.get(server.key, ())):
-            client.join(server)
+            client.returned(server)
 
     def unbind(self, server: "MemorySocket") -> None:
         """Remove `server`, and cut its connections; the other ends wait for another."""
@@ -122,7 +122,7 @@ class MemoryNetwork:
             return
         clients.append(client)
         if (server := self._bound.get(client.key)) is not None:
-            client.join(server)
+            client.returned(server)
 
     def disconnect(self, client: "MemoryClient") -> None:
         """Cut the connection of `client`, which no longer waits either."""
@@ -228,6 +228,7 @@ class MemoryClient(MemorySocket, ABC):
         super().__init__(endpoint, network, queue_frames)
         self.name = name or network.next_name()
         self.refusal, self.curve = "", None
+        self._joins, self._joins_seen = 0, 1
         self._server: Any = None
         self._links: tuple[Link, ...] = ()
 
@@ -266,8 +267,9 @@ class MemoryClient(MemorySocket, ABC):
         return False
 
     def has_returned(self) -> bool:
-        """Return False: connections have no keys, with which that is followed."""
-        return False
+        """Whether it was connected again since the last call, not the first time."""
+        before, self._joins_seen = self._joins_seen, max(1, self._joins)
+        return self._joins > before
 
     def receive(self) -> bytes | None:
         """Return the next frame, or None."""
@@ -279,6 +281,11 @@ class MemoryClient(MemorySocket, ABC):
         if not self.closed:
             self.disconnect()
             self.closed = True
+
+    def returned(self, server: Any) -> None:
+        """Take up a connection, and count it; called by the network."""
+        self._joins += 1
+        self.join(server)
 
     @abstractmethod
     def join(self, server: Any) -> None:
@@ -503,7 +510,7 @@ class MemoryRecoveryServer(MemoryServer):
         """Send to one requester; False: its link is full. None: it is gone."""
         self._require_open()
         link = self._replies.get(requester)
-        if link is None:
+        if link is None or not link.connected:
             return None
         if link.is_full:
             return False
@@ -552,6 +559,13 @@ class MemoryRecoveryClient(MemoryClient):
             return False
         self._network.transfer(request, frame)
         return True
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Disconnect; with `linger_ms`, requests that are on their way arrive all the same."""
+        if linger_ms and not self.closed and self._links and self._links[0].in_flight:
+            self._links[1].connected = False
+            self._links, self._server = (), None
+        super().close()
 
     def join(self, server: MemoryRecoveryServer) -> None:
         """Take up a connection; called by the network."""

@@ -26,7 +26,7 @@ _SLICE_NS: Final = 1_000_000
 """How long calls that never wait run, all together, until other tasks have their turn."""
 
 
-class _Waiter:
+class Waiter:
     """One call that waits."""
 
     __slots__ = ("deadline_ns", "go_on", "ready")
@@ -58,7 +58,7 @@ class TurnDriver:
         self.section = Section(peer.resync, self.check_caller)
         self.now_ns = peer.now_ns
         self.stopping = False
-        self._waiting: dict[_Waiter, None] = {}
+        self._waiting: dict[Waiter, None] = {}
         self._upkeep = peer.upkeep()
         close_in_children(self)
 
@@ -112,8 +112,8 @@ class TurnDriver:
                 each.go_on()
         return due_ns
 
-    def _waits_over(self, now_ns: int) -> tuple[list[_Waiter], int]:
-        over, due_ns = list[_Waiter](), 2**63
+    def _waits_over(self, now_ns: int) -> tuple[list[Waiter], int]:
+        over, due_ns = list[Waiter](), 2**63
         looked: dict[Callable[[], object], bool] = {}
         for each in self._waiting:
             is_ready = looked.get(each.ready)
@@ -128,7 +128,7 @@ class TurnDriver:
 
     def add_waiter(self, wait: Wait, go_on: Callable[[], object]) -> None:
         """Have `go_on` called by `notify` when `wait` is over, and a turn taken before that."""
-        self._waiting[_Waiter(wait, go_on)] = None
+        self._waiting[Waiter(wait, go_on)] = None
         self.wake()
 
     def step_upkeep(
@@ -281,7 +281,7 @@ class LoopDriver(TurnDriver):
             if self.stopping or self.is_over(wait):
                 break
             future: asyncio.Future[None] = self.loop.create_future()
-            waiter = _Waiter(wait, partial(self._wake_task, future))
+            waiter = Waiter(wait, partial(self._wake_task, future))
             self._waiting[waiter] = None
             if wait.deadline_ns is not None:
                 self._expect(wait.deadline_ns - self.now_ns())

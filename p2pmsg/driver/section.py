@@ -153,6 +153,10 @@ class Section:
         except ReentrantCallError:
             return call(*arguments)
 
+    def end(self, refuse: Callable[[], object]) -> None:
+        """Let nobody in from now on: who enters gets what `refuse` raises."""
+        self.acquire, self.refuse = bool, refuse
+
     def renew(self) -> None:
         """Make the lock; in a forked child another one, which no thread of the parent's has."""
         self.lock = lock = threading.RLock()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from p2pmsg.driver.loop import TurnDriver
+from p2pmsg.driver.loop import TurnDriver, Waiter
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.section import Section
 from p2pmsg.driver.verbs import Done, Verb, Wait, step
@@ -15,6 +15,7 @@ from transports.own_log import own_log as _log
 R = TypeVar("R")
 ENDLESS_NS: Final = 60_000_000_000
 """How long is waited, by the network's clock, where a real peer would wait without end."""
+_NEVER_NS: Final = 2**63
 _PASSES: Final = 4
 """How often the loop goes through its tasks between two events of the network."""
 
@@ -56,7 +57,7 @@ class EventDriver(TurnDriver):
         super().__init__(peer)
         self.section = Section(peer.resync)
         self._network = network
-        self._expected_ns = self._frozen_until_ns = 0
+        self._expected_ns = self._frozen_until_ns = self._added_ns = 0
         self._is_turning = self._is_woken = False
 
     def start(self) -> None:
@@ -69,6 +70,9 @@ class EventDriver(TurnDriver):
         """Have a turn taken as the next thing that happens."""
         self._expect(self.now_ns())
 
+    def check_caller(self) -> None:
+        """Do nothing: any thread may call that lets time pass."""
+
     def arrived(self) -> None:
         """Take a turn, since something has come."""
         if not self.stopping and self.now_ns() >= self._frozen_until_ns:
@@ -79,19 +83,72 @@ class EventDriver(TurnDriver):
         self._frozen_until_ns = max(self._frozen_until_ns, until_ns)
         self._expect(self._frozen_until_ns)
 
+    def thaw(self) -> None:
+        """End what `freeze` has begun."""
+        self._frozen_until_ns = 0
+
     def kill(self) -> None:
         """End as a process that is killed: nothing is shut, and nothing goes on."""
         self.stopping = True
         self._waiting.clear()
 
+    def add_waiter(self, wait: Wait, go_on: Callable[[], object]) -> None:
+        """Have `go_on` called when `wait`, which is not ready now, is over."""
+        self._waiting[Waiter(wait, go_on)] = None
+        due_ns = _NEVER_NS - 1 if wait.deadline_ns is None else wait.deadline_ns
+        if self._is_turning:
+            self._added_ns = min(self._added_ns, due_ns)
+        else:
+            due_ns = min(due_ns, self.section.run(self.peer.next_deadline_ns))
+            self._expect(max(due_ns, self.now_ns() + 1))
+
+    def begin(self, verb: Verb[R], on_end: Callable[[R], object] = bool) -> None:
+        """Begin a verb, which goes on after turns; `on_end` gets what it returns.
+
+        What it raises is raised where it goes on.
+        """
+        self._go_on(verb, on_end)
+
+    def _go_on(self, verb: Verb[R], on_end: Callable[[R], object], value: Any = None) -> None:
+        error: Exception | None = None
+        while not self.stopping:
+            request = self.section.run(step, verb, value, error)
+            value = error = None
+            if isinstance(request, Done):
+                on_end(request.value)
+                return
+            if isinstance(request, Wait):
+                value = bool(self.section.run(request.ready))
+                if value or self.is_over(request):
+                    continue
+                self.add_waiter(request, partial(self._go_on_after, verb, on_end, request))
+                return
+            try:
+                value = request.call()
+            except Exception as failure:
+                error = failure
+
+    def _go_on_after(self, verb: Verb[R], on_end: Callable[[R], object], wait: Wait) -> None:
+        if not self.stopping:
+            self._go_on(verb, on_end, bool(self.section.run(wait.ready)))
+
     def _take_turn(self) -> None:
-        self._is_turning, self._is_woken = True, False
+        self._is_turning, self._is_woken, self._added_ns = True, False, _NEVER_NS
         try:
             wait_ns = self.take_turn()
+        except BaseException:
+            if not self.stopping:  # else it was killed within
+                raise
+            return
         finally:
             self._is_turning = False
-        if not self.stopping:
-            self._expect(self.now_ns() + (1 if self._is_woken else max(1, wait_ns)))
+        if self.stopping:
+            return
+        now_ns = self.now_ns()
+        due_ns = min(now_ns + wait_ns, self._added_ns)
+        if self._added_ns < _NEVER_NS:  # what was begun may have changed it
+            due_ns = min(due_ns, self.section.run(self.peer.next_deadline_ns))
+        self._expect(now_ns + 1 if self._is_woken else max(due_ns, now_ns + 1))
 
     def _expect(self, due_ns: int) -> None:
         """Have a turn taken at a time, unless an earlier one is expected."""
@@ -116,6 +173,9 @@ class EventDriver(TurnDriver):
             request = self.step_upkeep(verb, value, error, self._keep_up)
             value = error = None
             if isinstance(request, Wait):
+                if self.section.run(request.ready) or self.is_over(request):
+                    value = request
+                    continue
                 self.add_waiter(request, partial(self._keep_up, verb, request))
                 return
             if isinstance(request, Done):
@@ -189,6 +249,25 @@ class VirtualLoopDriver(EventDriver):
         super().__init__(peer, network)
         self._turns = turns
 
+    def must_rest(self) -> bool:
+        """Return True: tasks take turns also where messages are always there."""
+        return True
+
+    async def rest(self) -> None:
+        """Let other tasks run, before time passes."""
+        self._turns.hold()
+        await asyncio.sleep(0)
+
+    def wake(self) -> None:
+        """Have a turn taken as the next thing that happens; tasks that wait look again."""
+        super().wake()
+        self._turns.stir()
+
+    def stop(self) -> None:
+        """Shut the peer, and have all calls that wait look once more."""
+        super().stop()
+        self._turns.stir()
+
     async def run(self, verb: Verb[R]) -> R:
         """Run a verb to its end; time passes, and other tasks go on, where it waits.
 
@@ -198,9 +277,8 @@ class VirtualLoopDriver(EventDriver):
         """
         value: Any = None
         error: BaseException | None = None
-        self._turns.hold()
-        await asyncio.sleep(0)  # tasks take turns where messages are always there
         try:
+            await self.rest()
             while True:
                 request = self.section.run(step, verb, value, error)
                 value = error = None

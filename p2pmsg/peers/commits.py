@@ -21,12 +21,13 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.sync.settings import Commit
-from recovery import CursorConfig, CursorFile, CursorFileStore, RecoveryError
+from recovery import CursorConfig, CursorFile, RecoveryError
 from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.stats import CursorStats
+    from recovery.cursor import CursorStore
 
 _MS: Final = 1_000_000
 _NEVER_NS: Final = 2**63
@@ -257,9 +258,8 @@ class Commits:
             raise ClosedError("the subscriber's cursor", self._why)
 
 
-def open_cursor(config: CursorConfig, endpoints: list[str], topics: list[str]) -> ResumePoints:
+def open_cursor(store: "CursorStore", endpoints: list[str], topics: list[str]) -> ResumePoints:
     """Open a cursor's file; raises `CursorError`."""
-    store = CursorFileStore(config.path)
     with _translated(store.path):
         return ResumePoints(CursorFile(store), endpoints, topics)
 

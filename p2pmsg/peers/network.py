@@ -15,6 +15,10 @@ from p2pmsg.publisher.served import FrameMemory
 from transports.base import RECEIVE_BUFFER_BYTES
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from recovery.cursor import CursorStore
+    from recovery.log import LogConfig, LogStore
     from transports.curve import CurveClient, CurveServer
 
 
@@ -25,6 +29,7 @@ class Network:
         now_ns: the monotonic clock, in ns.
         wall_ns: the clock of the wall, in ns since the epoch.
         random: the source of ids, keys and of what is spread by chance.
+        keeps_replies: whether a recovery channel that loses anything ends, as one of TCP does.
         frame_memory: where frames are kept that leave over connections.
 
     """
@@ -32,7 +37,20 @@ class Network:
     now_ns: Callable[[], int] = staticmethod(time.monotonic_ns)
     wall_ns: Callable[[], int] = staticmethod(time.time_ns)
     random: Random = SystemRandom()  # a forked child would repeat what another one draws
+    keeps_replies = True
     frame_memory = FrameMemory(transports.make_zmq_frame, transports.free_zmq_frames)
+
+    def log_store(self, config: "LogConfig") -> "LogStore":
+        """Return what holds a log's files."""
+        from recovery.log import FileStore
+
+        return FileStore(config.directory)
+
+    def cursor_store(self, path: "str | Path") -> "CursorStore":
+        """Return what holds a cursor's file."""
+        from recovery import CursorFileStore
+
+        return CursorFileStore(path)
 
     def sender(
         self,

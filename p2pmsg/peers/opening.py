@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import transports
 from p2pmsg.config import PublisherConfig
@@ -36,8 +36,6 @@ class Settings(NamedTuple):
     config: PublisherConfig
     log: "LogConfig | str | Path | None"
     security: "Security | None"
-    store: Any = None
-    """Where the log's files are; for tests. Default: the operating system."""
 
 
 class Opened(NamedTuple):
@@ -100,7 +98,7 @@ def _open_log(settings: Settings, network: Network) -> PublisherLog | None:
         config,
         session=network.random.getrandbits(64),
         wall_ns=network.wall_ns(),
-        store=settings.store,
+        store=network.log_store(config),
         slot_bytes=settings.config.full_bytes,
     )
     if log.store.read(RELAY_METADATA) is not None:

@@ -294,6 +294,7 @@ class PublisherBase:
 
     _driver: Any
     _peer: PublisherPeer
+    _network: Network = MACHINE
 
     if TYPE_CHECKING:
 
@@ -320,7 +321,7 @@ class PublisherBase:
         )
         self._name = check_name(name if name is not None else str(endpoint)[:80])
         settings = Settings(self._name, endpoint, recovery_endpoint, self._config, log, security)
-        self._open(partial(PublisherPeer, settings))
+        self._open(partial(PublisherPeer, settings, self._network))
 
     def _on_open(self) -> None:
         peer = self._peer

@@ -32,6 +32,7 @@ from p2pmsg.sync.settings import (
     check_on_end,
     check_topics,
     cursor_config,
+    seconds_ns,
     subscriber_config,
 )
 from transports.own_log import own_log as _log
@@ -119,7 +120,8 @@ class SubscriberPeer(Peer):
 
             # By these it is known: a peer may get another key.
             texts = [str(place.without_key()) for place in settings.places]
-            points = open_cursor(settings.cursor, texts, settings.topics)
+            store = network.cursor_store(settings.cursor.path)
+            points = open_cursor(store, texts, settings.topics)
         try:
             self._make(settings, network, points)
         except BaseException:
@@ -136,7 +138,7 @@ class SubscriberPeer(Peer):
             topics=settings.topics, lines=len(places), start=settings.start,
             subscriber=random.getrandbits(64), name=settings.name, config=settings.config,
             policy=settings.policy, types=settings.types, rng=Random(random.getrandbits(64)),
-            now_ns=self.now_ns(), cursor=points, counts_replies=True,
+            now_ns=self.now_ns(), cursor=points, counts_replies=network.keeps_replies,
             is_drained=settings.is_drained,
             datagram_lines=[at for at, place in enumerate(places) if place.is_datagram],
         )  # fmt: skip
@@ -488,7 +490,7 @@ class SubscriberBase(Generic[T_co]):
     _driver: Any
     _open: Any
     _peer: SubscriberPeer
-    _network = MACHINE
+    _network: Network = MACHINE
     _is_drained: Callable[[Session], bool] | None = None
     """Whether all of a session that closes was processed, so that its publisher may go. None: it
     was received."""
@@ -533,6 +535,10 @@ class SubscriberBase(Generic[T_co]):
     def _on_open(self) -> None:
         self._reading = self._peer.reading
         self._each = self._peer.each
+
+    def _deadline(self, timeout: float) -> int:
+        """Return when `timeout` seconds will have passed; `ConfigError` for no number."""
+        return self._peer.now_ns() + seconds_ns(timeout)
 
     def _take_now(self, count_max: int = MANY) -> Taken:
         """Have messages there to be read, if there are any, without a wait."""

@@ -166,9 +166,12 @@ def check_topics(topics: str | Sequence[str] | None) -> list[str]:
 
 def deadline(timeout: float | None) -> int | None:
     """Return when `timeout` seconds will have passed, or None; `ConfigError` for no number."""
-    if timeout is None:
-        return None
+    return None if timeout is None else time.monotonic_ns() + seconds_ns(timeout)
+
+
+def seconds_ns(timeout: float) -> int:
+    """Return so many seconds in ns; `ConfigError` for no number."""
     if type(timeout) is not float or not 0.0 <= timeout <= _FOREVER_S:
         # What most give is spared this: 1 µs with cold caches.
         timeout = time_to_wait("timeout", timeout)
-    return time.monotonic_ns() + int(timeout * 1e9)
+    return int(timeout * 1e9)

@@ -13,8 +13,13 @@ from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from p2pmsg.testing.simulation import Simulation
 from p2pmsg.testing.virtual import VirtualNetwork
-from p2pmsg.testing.virtual_aio import VirtualAioPublisher, VirtualAioSubscriber
-from p2pmsg.testing.virtual_peers import VirtualPublisher, VirtualRelay, VirtualSubscriber
+from p2pmsg.testing.virtual_peers import (
+    VirtualAioPublisher,
+    VirtualAioSubscriber,
+    VirtualPublisher,
+    VirtualRelay,
+    VirtualSubscriber,
+)
 
 __all__ = [
     "ManualClock",

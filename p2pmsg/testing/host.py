@@ -1,6 +1,7 @@
 """What a simulated process has of its machine: memory sockets, a clock moved by hand, a seed."""
 
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any, Protocol, TypeVar
 
@@ -9,6 +10,8 @@ from p2pmsg.peers.network import Network
 from p2pmsg.publisher.served import PYTHON_MEMORY
 from p2pmsg.testing.memory_group import MemoryGroupReceiver, MemoryGroupSender
 from p2pmsg.testing.network import FaultyNetwork
+from recovery import MemoryCursorStore
+from recovery.log import LogConfig, MemoryStore
 from transports import MemoryReceiver, MemoryRecoveryClient, MemoryRecoveryServer, MemorySender
 from transports.base import RECEIVE_BUFFER_BYTES
 
@@ -34,6 +37,7 @@ class Host(Network):
 
     Attributes:
         incarnation: how often it died.
+        disk: holds the files of its log.
 
     """
 
@@ -45,11 +49,42 @@ class Host(Network):
         self.wall_ns = lambda: WALL_NS + clock.now_ns
         self.random = Random(network.rng.getrandbits(64))
         self.incarnation = 0
+        self.disk = MemoryStore()
+        self.keeps_replies = network.options.bytes_per_s > 0
         self._network = network
         self._name = name
         self._opened: list[_Closes] = []
         self._names: list[str] = []
         self._calls: list[Callable[[], object]] = []
+
+    def publishing_endpoint(self, *, multicast: bool) -> str:
+        """Return where a publisher on this host publishes."""
+        place = f"memory://{self._name}"
+        if not multicast:
+            return place
+        groups, security = self._network.groups, self._network.security
+        endpoint = f"udp://239.0.0.{1 + len(groups)}:5000"
+        groups[endpoint] = place
+        return endpoint if security is None else f"{endpoint}?key={security.keys.public_text}"
+
+    def take_forged(self, data: bytes, *, spoofed: bool = False, endpoint: str = "") -> None:
+        """Have the sockets of a multicast, of `endpoint`'s alone, take a stranger's datagram."""
+        place = self._network.groups.get(endpoint.partition("?")[0], "")
+        for one in self._opened:
+            if isinstance(one, MemoryGroupSender):
+                one.take_forged(data)
+            elif isinstance(one, MemoryGroupReceiver) and one.endpoint == place:
+                one.take_forged(data, spoofed=spoofed)
+
+    def cut(self, line: int, *, recovery: bool) -> None:
+        """Cut a connection of the data path, and the recovery channels too; they come back."""
+        lines = [
+            one for one in self._opened if isinstance(one, MemoryReceiver | MemoryGroupReceiver)
+        ]
+        lines[line].reconnect()
+        for one in self._opened if recovery else ():
+            if isinstance(one, MemoryRecoveryClient) and not one.closed:
+                one.reconnect()
 
     def on_input(self, call: Callable[[], object]) -> None:
         """Have `call` called whenever something has come to one of its sockets."""
@@ -67,7 +102,16 @@ class Host(Network):
         self._opened.clear()
         self._names.clear()
         self._calls.clear()
+        self.disk.kill()
         self.incarnation += 1
+
+    def log_store(self, config: LogConfig) -> MemoryStore:
+        """Do as `Network.log_store`."""
+        return self.disk
+
+    def cursor_store(self, path: "str | Path") -> MemoryCursorStore:
+        """Do as `Network.cursor_store`: one of that name is there for all hosts."""
+        return self._network.cursors.setdefault(str(path), MemoryCursorStore(str(path)))
 
     def sender(
         self, endpoint: transports.Endpoint, *, queue_frames: int, welcome: bytes = b"", **_: Any
@@ -110,7 +154,7 @@ class Host(Network):
 
     def group_sender(self, endpoint: transports.Endpoint) -> MemoryGroupSender:
         """Do as `Network.group_sender`."""
-        place = self._network.groups[str(endpoint)]
+        place = self._network.groups[str(endpoint.without_key())]
         made = MemoryGroupSender(self._network, place, 1 + self.incarnation)
         return self._kept(made, made.answers)
 
@@ -120,7 +164,7 @@ class Host(Network):
         """Do as `Network.group_receiver`."""
         made = MemoryGroupReceiver(
             self._network,
-            self._network.groups[str(endpoint)],
+            self._network.groups[str(endpoint.without_key())],
             self._next_name(),
             buffer_bytes=buffer_bytes,
         )

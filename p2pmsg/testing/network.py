@@ -17,14 +17,17 @@ from typing import Any
 
 from p2pmsg.multicast.run import is_sealed
 from p2pmsg.multicast.seal import OpeningKey, Secret, key_id
+from p2pmsg.security import Security
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.wire import FrameError, Kind
+from recovery import MemoryCursorStore
 from recovery.checks import to_ns
-from transports import MemoryNetwork
+from transports import CurveKeys, MemoryNetwork
 from transports.memory import Link
 
 MS = 1_000_000
+_NOBODY = "no file of known peers"
 _SEAL_HEADER_BYTES = 16
 _PORT_BYTES = 4
 """What follows each datagram; see `memory_group`."""
@@ -46,6 +49,8 @@ class FaultyNetwork:
         watchers: called with the link and the bytes of each frame that is not lost otherwise; it
             is lost where one returns True. `heal` ends them.
         groups: the endpoints in memory of `udp://` groups.
+        security: of all peers, where groups are sealed; their connections have no keys here.
+        cursors: the files of cursors, by name.
         secrets: return with which keys publishers seal, so that kinds of frames are known.
         sent: frames put on the way, by kind.
         lost: frames that did not arrive.
@@ -66,6 +71,10 @@ class FaultyNetwork:
         self.answered_bytes = 0
         self._log = log
         self.groups: dict[str, str] = {}
+        self.security: Security | None = None
+        if options.multicast in ("sealed", "signed"):
+            self.security = Security(CurveKeys.new(), _NOBODY)
+        self.cursors: dict[str, MemoryCursorStore] = {}
         self.secrets: list[Callable[[], Secret]] = []
         self._sealed_kinds: dict[bytes, str] = {}
         self._opening: dict[bytes, OpeningKey] = {}

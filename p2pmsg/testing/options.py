@@ -68,9 +68,6 @@ class NetworkOptions:
     topics: int = 2
     """How many topics each publisher has; each message belongs to one of them by chance."""
 
-    heartbeats_per_s: float = 400.0
-    """How many heartbeats idle streams of a publisher have together a second."""
-
     multicast: Literal["", "open", "sealed", "signed"] = ""
     """Whether publishers send datagrams to a group each, which no queue holds up and no connection
     carries; NACKs and their answers go by datagram too, before the recovery channel is asked.
@@ -86,5 +83,5 @@ class NetworkOptions:
 
     def __post_init__(self) -> None:
         shares = dict.fromkeys(("loss", "duplication", "reordering", "system_crashes"), (0, 1))
-        check_fields(self, **shares, topics=1, heartbeats_per_s=0.001)
+        check_fields(self, **shares, topics=1)
         at_least("delay", self.delay[1], self.delay[0])

@@ -1,17 +1,18 @@
 """A subscriber's cursor in the simulator: commits at random, deaths, and what must hold after."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from p2pmsg.message import MessageBatch
-from p2pmsg.stats import CursorStats
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import History, StreamKey, key_of, title_of
-from recovery import CursorFile, Loss, MemoryCursorStore, Rewound
+from recovery import CursorConfig, CursorFile, Loss, MemoryCursorStore, Rewound
 
 
 @dataclass(slots=True)
@@ -34,10 +35,43 @@ class Covered:
     at_hand: int | None = None
 
 
+class Killed(BaseException):
+    """The process died within a call."""
+
+
+class SteppedStore(MemoryCursorStore):
+    """A cursor's file, whose process may die right before and right after each write.
+
+    Args:
+        network: has the `step` that kills.
+        name: of the process.
+
+    """
+
+    def __init__(self, network: FaultyNetwork, name: str) -> None:
+        super().__init__(name)
+        self._network = network
+        self.deaths = 0
+
+    def append(self, data: bytes) -> None:
+        """Append to the file."""
+        self._step_of_join()
+        super().append(data)
+        self._step_of_join()
+
+    def _step_of_join(self) -> None:
+        deaths = self.deaths
+        if self._network.step is not None:
+            self._network.step("CURSOR", self.path, self.path)
+        if self.deaths != deaths:
+            raise Killed
+
+
 class SimulatedCursor:
     """A cursor, through all incarnations of its subscriber.
 
     Attributes:
+        config: of the cursor.
         covered: what the application saw, by (session, topic).
         delivered: how many messages it got, each once.
         repeated: how many it got again.
@@ -47,68 +81,42 @@ class SimulatedCursor:
 
     """
 
-    def __init__(
-        self,
-        name: str,
-        network: FaultyNetwork,
-        history: History,
-        endpoints: list[str],
-        topics: list[str],
-    ) -> None:
+    def __init__(self, name: str, network: FaultyNetwork, history: History) -> None:
+        self.config = CursorConfig(name, fsync=network.options.fsync)
         self.covered: dict[StreamKey, Covered] = {}
         self.delivered = self.repeated = 0
         self.lost: Counter[str] = Counter()
         self.recorded: set[int] = set()
         self.met: set[str] = set()
-        self._meeting: set[str] = set()
         self._name = name
         self._network = network
         self._history = history
-        self._endpoints, self._topics = endpoints, topics
-        self._store = MemoryCursorStore(name)
-        self._points: ResumePoints | None = None
+        self._store = network.cursors[str(self.config.path)] = SteppedStore(network, name)
+        self._face: Any = None
+        self._returned: dict[StreamKey, list[MessageBatch]] = {}
 
-    def open(self) -> ResumePoints:
+    def begin(self, core: SubscriberCore, face: Any) -> None:
         """Begin an incarnation."""
-        file = CursorFile(self._store)
-        self._points = ResumePoints(file, self._endpoints, self._topics)
-        self.met |= self._meeting
+        self._face = face
+        self._returned.clear()
+        self.met = set(self._file_of(core).cursor.endpoints)
         for covered in self.covered.values():
             covered.at_hand = None
-        return self._points
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a subscriber has it."""
-        return self._points is not None
+    def look(self, core: SubscriberCore) -> None:
+        """See which sessions are on the disk."""
+        self.recorded.update(self._file_of(core).cursor.sessions)
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a session is to be written down before anything is delivered."""
-        return self._points is not None and bool(self._points.newcomers)
-
-    def stats(self) -> CursorStats | None:
-        """Return the counters of this incarnation; None where nobody has it."""
-        return None if self._points is None else self._points.stats()
-
-    def use_for(self, endpoints: list[str], topics: list[str]) -> None:
-        """Have the next incarnation connect to these endpoints, and take these topics."""
-        self._endpoints, self._topics = endpoints, topics
-
-    def commit_until(self, stream: Stream, following: int) -> bool:
-        """Commit a stream up to before `following`, durably; False: it was not delivered so far."""
-        points, covered = self._points, self.covered.get(key_of(stream))
-        if points is None or covered is None or (covered.at_hand or 0) < following:
-            return False
-        covered.committed = covered.durable = max(covered.committed, following)
-        self._network.note(f"{self._name} commits {stream.topic} {following}")
-        points.commit([(stream, following)], durable=True)
-        return True
+    @staticmethod
+    def _file_of(core: SubscriberCore) -> CursorFile:
+        assert isinstance(core.cursor, ResumePoints)
+        return core.cursor.file
 
     def crash(self) -> None:
         """End an incarnation, with the operating system's perhaps."""
         network = self._network
-        self._points = None
+        self._face = None
+        self._store.deaths += 1
         if network.rng.random() < network.options.system_crashes:
             network.note(f"{self._name} loses what its system had not written")
             self._store.crash(network.rng)
@@ -117,30 +125,12 @@ class SimulatedCursor:
         else:
             self._store.kill()
 
-    def record(self, core: SubscriberCore, *, hurried: bool) -> None:
-        """Write down who was joined: at once where messages are to be read, or now and then."""
-        points = self._points
-        if points is None or not points.newcomers:
-            return
-        if not hurried and self._network.rng.random() >= 0.5:
-            return
-        newcomers, step = list(points.newcomers), self._network.step
-        if step is not None:
-            step("CURSOR", self._name, self._name)
-            if self._points is None:
-                return  # it died right before the write
-        core.record_newcomers()
-        for peer in newcomers:
-            self.recorded.add(peer.session)
-            self._meeting.add(self._endpoints[peer.handshake.line])
-        if step is not None:
-            step("CURSOR", self._name, self._name)
-
     def take(self, stream: Stream, output: MessageBatch | Loss) -> None:
         """Look at what the application gets next."""
         key = key_of(stream)
         if isinstance(output, Rewound):
             self.covered[key] = Covered(output.start, output.start)
+            self._returned.pop(key, None)
             return
         start = output.start if isinstance(output, Loss) else output.sequence
         covered = self.covered.get(key)
@@ -155,6 +145,8 @@ class SimulatedCursor:
                 self._complain(stream, f"resumes at {start} in front of {covered.committed}")
         count = output.count if isinstance(output, Loss) else len(output)
         covered.at_hand = start + count
+        if not isinstance(output, Loss):
+            self._returned.setdefault(key, []).append(output)
         new = max(0, covered.at_hand - covered.next)
         covered.next += new
         if isinstance(output, Loss):
@@ -165,30 +157,33 @@ class SimulatedCursor:
 
     def commit(self, streams: Sequence[Stream], *, all_of_it: bool = False) -> None:
         """Commit what the application got, all of it or a part."""
-        points, rng = self._points, self._network.rng
-        if points is None:
+        face, rng = self._face, self._network.rng
+        if face is None:
             return
-        fsync = self._network.options.fsync
-        durable = all_of_it or fsync == "always" or (fsync == "interval" and rng.random() < 0.5)
-        whole = all_of_it or rng.random() < 0.5
-        positions: list[tuple[Stream, int]] = []
+        if all_of_it or rng.random() < 0.5:
+            self._call(face.commit)
+            for stream in streams:
+                covered = self.covered.get(key_of(stream))
+                if covered is not None and covered.at_hand is not None and not stream.retired:
+                    self._on_committed(covered, covered.at_hand)
+            return
         for stream in streams:
-            if stream.retired:
-                continue
-            covered = self.covered.get(key_of(stream))
-            if covered is None or covered.at_hand is None or not (whole or rng.random() < 0.5):
-                continue
-            following = covered.at_hand
-            if not whole:
-                start = min(stream.receiver.start, following)
-                following = start + int(rng.random() * (following - start + 1))
-            covered.committed = max(covered.committed, following)
-            positions.append((stream, following))
-        self._network.note(f"{self._name} commits {[at for _, at in positions]} {durable}")
-        points.commit(positions, durable=durable)
-        if durable:
-            for covered in self.covered.values():
-                covered.durable = covered.committed
+            returned = self._returned.get(key_of(stream))
+            if returned and not stream.retired and rng.random() < 0.5:
+                batch = returned[int(rng.random() * len(returned))]
+                self._call(face.commit, batch)
+                self._on_committed(self.covered[key_of(stream)], batch[len(batch) - 1].sequence + 1)
+
+    def _call(self, call: Callable[..., object], *arguments: Any) -> None:
+        with suppress(Killed):
+            call(*arguments)
+
+    def _on_committed(self, covered: Covered, following: int) -> None:
+        if self._face is None:
+            return
+        covered.committed = max(covered.committed, following)
+        if self.config.fsync != "never":
+            covered.durable = covered.committed
 
     def _complain(self, stream: Stream, what: str) -> None:
         self._history.complain(f"{title_of(self._name, stream)} {what}")

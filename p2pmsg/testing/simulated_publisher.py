@@ -1,60 +1,101 @@
-"""A publisher in the simulator: the real core, driven as the threaded shell drives it."""
+"""A publisher in the simulator: the real peer, and an application that publishes at random."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from p2pmsg.config import PublisherConfig
+from p2pmsg.driver.peer import Peer
+from p2pmsg.errors import SendQueueFullError
 from p2pmsg.multicast.sender import MulticastSender
+from p2pmsg.peers.publisher import PublisherBase, PublisherPeer
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.testing.host import Host
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import Accepted, History
-from p2pmsg.testing.simulated_sending import WALL_NS, ServingSide
+from p2pmsg.testing.simulated_process import SimulatedDriver, SimulatedProcess
 from recovery.log import LogConfig, MemoryStore
 
-LOG_SEGMENT_BYTES = 64 * 1024
+LOG_SEGMENT_BYTES: Final = 64 * 1024
+_CLOSE_S: Final = 60.0
 
 
-class SimulatedPublisher:
+class _Face(PublisherBase):
+    """What an application publishes by, through all incarnations."""
+
+    def __init__(self, host: Host, endpoint: str, **options: Any) -> None:
+        self._network = host
+        super().__init__(endpoint, **options)
+
+    def _open(self, make: Callable[[], Peer]) -> None:
+        self._make = make
+
+    def begin(self, drive: Callable[[Any], SimulatedDriver]) -> None:
+        """Begin an incarnation; `drive` gives its peer a driver."""
+        peer: Any = self._make()
+        self._peer, self._driver = peer, drive(peer)
+        self._on_open()
+        self._driver.start()
+
+
+class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
     """A publisher; made by `Simulation.add_publisher`.
 
     Attributes:
-        name: of the publisher, through all its incarnations.
         endpoint: where subscribers connect to.
-        recovery: where its current incarnation answers requests.
-        core: the real core, or None while it is dead.
-        crashes: how often it died.
         system_crashes: how often the operating system died with it.
-        is_gone: whether it died and will not return.
-        disk: where its log is; None without one.
         is_rewound: set it where the log was shortened while it was dead.
-        evicted: whether a replay buffer of its forgot anything that no log has.
 
     """
 
     def __init__(
         self, name: str, network: FaultyNetwork, history: History, config: PublisherConfig | None
     ) -> None:
+        super().__init__(name, network, history)
         options = network.options
-        self.name = name
-        self.endpoint = f"memory://{name}"
-        self.core: PublisherCore | None = None
-        self.crashes = self.system_crashes = 0
-        self.is_gone = False
-        self.disk = MemoryStore() if options.log else None
+        self.endpoint = self.host.publishing_endpoint(multicast=bool(options.multicast))
+        self.system_crashes = 0
         self.topics = [f"{name}-topic-{index}" for index in range(options.topics)]
-        self._network = network
-        self._history = history
-        self._config = config or options.publisher
-        self._publishing = True
         self.is_rewound = False
+        self._config = config or options.publisher
+        if options.multicast == "signed":
+            multicast = replace(self._config.multicast, source="signed")
+            self._config = replace(self._config, multicast=multicast)
+        self._publishing = True
+        self._recovery = ""
         self._synced: dict[tuple[int, str], int] = {}
         self._last_session: int | None = None
-        self._wake_ns = 0
         self._evicted_before = False
+        log = None
+        if options.log:
+            log = LogConfig("log", segment_bytes=LOG_SEGMENT_BYTES, fsync=options.fsync)
+        self._face = _Face(
+            self.host,
+            self.endpoint,
+            name=name,
+            log=log,
+            config=self._config,
+            security=network.security,
+            recovery_endpoint=f"memory://{name}.recovery",
+        )
         self.start()
         self._publish_later()
+
+    @property
+    def core(self) -> PublisherCore | None:
+        """The engine, or None while it is dead."""
+        return None if self.peer is None else self.peer.core
+
+    @property
+    def disk(self) -> MemoryStore | None:
+        """Where its log is; None without one."""
+        return self.host.disk if self._network.options.log else None
+
+    @property
+    def recovery(self) -> str:
+        """Where its current incarnation answers requests, or the last one did."""
+        return self._recovery
 
     @property
     def session(self) -> int | None:
@@ -64,11 +105,13 @@ class SimulatedPublisher:
     @property
     def multicast(self) -> MulticastSender | None:
         """The multicast's part of the protocol in the current incarnation, if there is one."""
-        return None if self.core is None or self._side.group is None else self._side.group.multicast
+        found = None if self.core is None else self.core.multicast
+        assert found is None or isinstance(found, MulticastSender)
+        return found
 
     @property
     def evicted(self) -> bool:
-        """Whether any of its incarnations has forgotten something."""
+        """Whether a replay buffer of any incarnation has forgotten what no log has."""
         core = self.core
         evicts = core is not None and core.replay.messages_evicted > 0
         return self.disk is None and (self._evicted_before or evicts)
@@ -77,12 +120,13 @@ class SimulatedPublisher:
     def is_idle(self) -> bool:
         """Whether nothing waits to be sent, or to be confirmed."""
         core = self.core
-        if core is None:
+        if core is None or self.peer is None:
             return self.is_gone
         keys = None if self.multicast is None else self.multicast.keys
         if keys is not None and not keys.is_drained:
             return False
-        return not (core.outbox or core.unsynced or core.open_batches or core.control)
+        waits = self.peer.outgoing.waits or core.unsynced or core.open_batches or core.control
+        return not waits
 
     def is_read_by(self, subscriber: SubscriberCore) -> bool:
         """Whether a subscriber has the key that it seals with, if it seals."""
@@ -95,53 +139,47 @@ class SimulatedPublisher:
 
     def start(self) -> None:
         """Start, as a new session or in that of its log."""
-        if self.core is not None or self.is_gone:
+        if self.peer is not None or self.is_gone:
             return
-        network = self._network
-        self.recovery = at = f"{self.endpoint}.recovery.{self.crashes}"
-        options = network.options
-        session, now_ns = network.rng.getrandbits(64), network.clock.now_ns
-        log: PublisherLog | None = None
-        if self.disk is not None:
-            log = self._open_log(session)
-            session = log.session
-            if self._last_session not in (None, session):
-                self._history.ended.add(self._last_session)
-            self._last_session = session
-        self.core = PublisherCore(
-            name=self.name, session=session, recovery=at, config=self._config, now_ns=now_ns,
-            log=log, incarnation=1 + self.crashes,
-            heartbeats_per_s=options.heartbeats_per_s,
-        )  # fmt: skip
-        if log is not None:
-            for topic in self.topics:
-                acknowledged = self._synced.get((session, topic), 0) if log.syncs_first else None
-                rewound, following = self.is_rewound, log.next(topic)
-                self._history.go_on(session, topic, following, acknowledged, rewound=rewound)
-            self.is_rewound = False
-        network.note(f"{self.name} starts {self.core.session:016x}")
-        self._side = ServingSide(self.core, self.endpoint, at, self._config, network, self.pump)
-        self._schedule()
+        self._face.begin(self._drive)
+        assert self.peer is not None
+        core = self.peer.core
+        self._recovery = self.peer.server.endpoint
+        self._network.note(f"{self.name} starts {core.session:016x}")
+        if self.multicast is not None and (keys := self.multicast.keys) is not None:
+            self._network.secrets.append(lambda: keys.group.secret)
+        if (log := core.log) is None:
+            return
+        if self._last_session not in (None, core.session):
+            self._history.ended.add(self._last_session)
+        self._last_session = core.session
+        for topic in self.topics:
+            acknowledged = self._synced.get((core.session, topic), 0) if log.syncs_first else None
+            rewound, following = self.is_rewound, log.next(topic)
+            self._history.go_on(core.session, topic, following, acknowledged, rewound=rewound)
+        self.is_rewound = False
 
     def take_forged(self, data: bytes) -> None:
         """Take a datagram that a stranger sent."""
-        if self.core is not None and self._side.group is not None:
-            self._side.group.take_forged(data, self._network.clock.now_ns)
+        multicast = self.multicast
+        if multicast is not None:
+            nacks = multicast.nacks
+            self.host.take_forged(data)
             self.pump()
+            self._network.answered_bytes += multicast.nacks - nacks
 
     def rotate_keys(self) -> None:
         """Begin to seal with another key."""
         if self.multicast is not None and self.multicast.keys is not None:
             self._network.note(f"{self.name} rotates its keys")
-            self.multicast.keys.rotate(now_ns=self._network.clock.now_ns)
+            self._face.rotate_keys()
             self.pump()
 
     def leave_for_good(self) -> None:
         """Crash, never to come back; its log is gone, too."""
         if self.core is not None:
             self._history.ended.add(self.core.session)
-        self.crash()
-        self.is_gone = True
+        super().leave_for_good()
 
     def crash(self) -> None:
         """Crash; what was on its way is lost."""
@@ -151,6 +189,8 @@ class SimulatedPublisher:
         network = self._network
         for topic, head in core.heads().items():
             self._history.kept[core.session, topic] = head
+        self._evicted_before = self.evicted
+        super().crash()
         if self.disk is None:
             network.note(f"{self.name} crashes")
             self._history.ended.add(core.session)
@@ -160,19 +200,6 @@ class SimulatedPublisher:
             self.disk.crash()
         else:
             network.note(f"{self.name} crashes, and its log stays")
-            self.disk.kill()
-        self._evicted_before = self.evicted
-        self.crashes += 1
-        self.core = None
-        self._side.close()
-
-    def _open_log(self, session: int) -> PublisherLog:
-        options = self._network.options
-        config = LogConfig("log", segment_bytes=LOG_SEGMENT_BYTES, fsync=options.fsync)
-        return PublisherLog(
-            config, session=session, wall_ns=WALL_NS + self._network.clock.now_ns,
-            store=self.disk, slot_bytes=self._config.full_bytes,
-        )  # fmt: skip
 
     def publish_again(self) -> None:
         """Go on publishing after `stop_publishing`."""
@@ -186,10 +213,10 @@ class SimulatedPublisher:
     def close(self) -> None:
         """Begin to close: flush, and wait for the subscribers; `is_complete` says when."""
         self._publishing = False
-        if self.core is not None:
+        if self.peer is not None:
             self._network.note(f"{self.name} closes")
-            self.core.begin_close(now_ns=self._network.clock.now_ns)
-            self.pump()
+            self._driver.begin(self.peer.close(_CLOSE_S, is_through=bool))
+            self._driver.wake()
 
     @property
     def is_complete(self) -> bool:
@@ -198,23 +225,21 @@ class SimulatedPublisher:
 
     def publish(self, topic: str, count: int = 1) -> None:
         """Publish `count` random messages, as one call."""
-        core, network = self.core, self._network
-        if core is None or not self._has_space(core):
+        core, rng = self.core, self._network.rng
+        if core is None:
             return
-        now_ns = network.clock.now_ns
-        rng = network.rng
-        bytes_max = int(network.options.bytes_max)
         sequence = core.replay.next(topic)
         if topic in core.open_batches:
             sequence += core.open_batches[topic].count
-        messages = [self._message(sequence + index, bytes_max) for index in range(count)]
-        if count == 1:
-            message = messages[0]
-            self.accept(topic, message.value, message.key, message.timestamp_ns, message.headers)
+        messages = [self._message(sequence + index) for index in range(count)]
+        if count > 1:
+            self._publish_many(core, topic, messages, keyed=rng.random() < 0.5)
             return
-        self._publish_many(core, topic, messages, keyed=rng.random() < 0.5)
-        self._side.send_outbox(now_ns)
-        self._schedule()
+        message = messages[0]
+        try:
+            self.accept(topic, message.value, message.key, message.timestamp_ns, message.headers)
+        except SendQueueFullError:
+            return
 
     def accept(
         self,
@@ -224,28 +249,19 @@ class SimulatedPublisher:
         timestamp_ns: int | None = None,
         headers: dict[str, Any] | None = None,
     ) -> int:
-        """Publish this message, whether there is space or not, and return its sequence."""
-        core, now_ns = self.core, self._network.clock.now_ns
+        """Publish this message, and return its sequence."""
+        core = self.core
         assert core is not None
-        sequence = core.publish(
-            topic, value, key, timestamp_ns, headers, now_ns=now_ns, wall_ns=WALL_NS + now_ns
-        )
-        message = Accepted(value, key, timestamp_ns, headers, now_ns)
+        sequence = self._face.publish(topic, value, key, timestamp_ns, headers)
+        message = Accepted(value, key, timestamp_ns, headers, self.host.now_ns())
         self._history.accept(core.session, topic, sequence, message)
-        self._side.send_outbox(now_ns)
-        self._schedule()
         return sequence
 
-    def pump(self) -> None:
-        """Do what is due: timers, requests, replies, sending."""
+    def _on_turn(self) -> None:
         core = self.core
-        if core is None:
-            return
-        now_ns = self._network.clock.now_ns
-        if self._side.pump(now_ns):
+        if core is not None and core.log is not None and not core.unsynced:
             for topic, (_, following) in core.heads().items():
                 self._synced[core.session, topic] = following
-        self._schedule()
 
     def _publish_later(self) -> None:
         rate = self._network.options.messages_per_s
@@ -255,8 +271,8 @@ class SimulatedPublisher:
     def _publish_some(self) -> None:
         if not self._publishing:
             return
-        rng, core = self._network.rng, self.core
-        if core is not None and core.outbox and self._config.on_full == "block":
+        rng, peer = self._network.rng, self.peer
+        if peer is not None and peer.outgoing.waits and self._config.on_full == "block":
             # The application is held up by a slow subscriber.
             self._network.after(0.001, self._publish_some)
             return
@@ -274,26 +290,21 @@ class SimulatedPublisher:
     def _publish_many(
         self, core: PublisherCore, topic: str, messages: list[Accepted], *, keyed: bool
     ) -> None:
-        wall_ns = WALL_NS + self._network.clock.now_ns
         values = [message.value for message in messages]
         keys = [message.key for message in messages] if keyed else None
-        at = 0
-        while at < len(values):
-            now_ns = self._network.clock.now_ns
-            taken = core.publish_many(
-                topic, values, keys, None, at, now_ns=now_ns, wall_ns=wall_ns, count=64
-            )
-            last = core.replay.next(topic)
-            for index in range(taken):
-                message = replace(messages[at + index], timestamp_ns=None, headers=None)
-                if not keyed:
-                    message = replace(message, key=None)
-                self._history.accept(core.session, topic, last - taken + index, message)
-            at += taken
+        try:
+            first, last = self._face.publish_many(topic, values, keys)
+        except SendQueueFullError as error:
+            count = int(error.__notes__[-1].split()[0])
+            last = core.replay.next(topic) - 1
+            first = last - count + 1
+        for message, sequence in zip(messages, range(first, last + 1), strict=False):
+            plain = replace(message, timestamp_ns=None, headers=None)
+            accepted = plain if keyed else replace(plain, key=None)
+            self._history.accept(core.session, topic, sequence, accepted)
 
-    def _message(self, sequence: int, bytes_max: int) -> Accepted:
-        rng = self._network.rng
-        now_ns = self._network.clock.now_ns
+    def _message(self, sequence: int) -> Accepted:
+        rng, bytes_max = self._network.rng, self._network.options.bytes_max
         draw = rng.random()
         value: Any = sequence.to_bytes(8, "big") + bytes(int(rng.random() * bytes_max))
         if draw < 0.1:
@@ -303,29 +314,7 @@ class SimulatedPublisher:
         return Accepted(
             value=value,
             key=f"k{sequence % 5}" if rng.random() < 0.3 else None,
-            timestamp_ns=WALL_NS + now_ns - sequence if rng.random() < 0.2 else None,
+            timestamp_ns=self.host.wall_ns() - sequence if rng.random() < 0.2 else None,
             headers={"n": sequence} if rng.random() < 0.1 else None,
-            at_ns=now_ns,
+            at_ns=self.host.now_ns(),
         )
-
-    def _has_space(self, core: PublisherCore) -> bool:
-        if not core.outbox or self._config.on_full != "raise":
-            return True
-        return self._side.send_outbox(self._network.clock.now_ns)
-
-    def _schedule(self) -> None:
-        core, now_ns = self.core, self._network.clock.now_ns
-        if core is None:
-            return
-        time_ns = self._side.next_deadline_ns(now_ns)
-        if time_ns is None:
-            return
-        time_ns = max(time_ns, now_ns)
-        if self._wake_ns <= now_ns or time_ns < self._wake_ns:
-            self._wake_ns = time_ns
-            self._network.at(time_ns, self._wake, time_ns)
-
-    def _wake(self, time_ns: int) -> None:
-        if time_ns == self._wake_ns:
-            self._wake_ns = 0
-            self.pump()

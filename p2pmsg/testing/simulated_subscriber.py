@@ -1,41 +1,40 @@
-"""A subscriber in the simulator: the real core, driven as the threaded shell drives it."""
+"""A subscriber in the simulator: the real peer, and an application that checks what it gets."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from random import Random
-from typing import Protocol
+from typing import Any, Final, Protocol
 
-from p2pmsg import wire
+import transports
 from p2pmsg.config import SubscriberConfig
+from p2pmsg.driver.peer import Peer
+from p2pmsg.errors import LossReport
 from p2pmsg.message import MessageBatch
+from p2pmsg.peers.subscriber import Settings, SubscriberPeer
+from p2pmsg.peers.threads.subscriber import Subscriber
 from p2pmsg.publisher.requests import matches
-from p2pmsg.relay.transfer import Resumption
 from p2pmsg.start import parse_start
-from p2pmsg.subscriber import partial_frames
-from p2pmsg.subscriber.conflation import batch_of
-from p2pmsg.subscriber.core import Intake, SubscriberCore
-from p2pmsg.subscriber.effects import Action, Command, Send
+from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.policy import GapPolicy
-from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Session, Stream
-from p2pmsg.subscriber.typed import UNTYPED, InvalidValue, ValueTypes
-from p2pmsg.testing.network import MS, FaultyNetwork
-from p2pmsg.testing.oracle import History, Oracle
+from p2pmsg.subscriber.typed import UNTYPED
+from p2pmsg.testing.network import FaultyNetwork
+from p2pmsg.testing.oracle import History, Oracle, StreamKey, miscounted
 from p2pmsg.testing.simulated_cursor import SimulatedCursor
-from p2pmsg.testing.simulated_group import GroupReceiving
+from p2pmsg.testing.simulated_process import SimulatedDriver, SimulatedProcess
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_reader import SimulatedReader
-from p2pmsg.wire import Kind
-from recovery import Delivery, Loss
+from recovery import Delivery, Loss, Rewound
 from recovery.checks import to_ns
 from recovery.nack import GAPS_MAX
-from transports import MemoryReceiver, MemoryRecoveryClient
 
-_FULL_NS = 5 * MS
-_CHECK_EVERY = 8
-_COMMITS_PER_S = 50.0
-_FRAME_BYTES_MAX = 64 * 1024
+_CHECK_EVERY: Final = 8
+_INTERRUPTS: Final = 0.005
+"""Part of the application's calls that are interrupted."""
+_LOOK_AGAIN_S: Final = 0.0005
+_COMMITS_PER_S: Final = 50.0
+_FRAME_BYTES_MAX: Final = 64 * 1024
 
 
 class Place(Protocol):
@@ -45,7 +44,35 @@ class Place(Protocol):
     endpoint: str
 
 
-class SimulatedSubscriber:
+class WatchedPolicy(GapPolicy):
+    """A policy for gaps by which the application hears of every loss, whatever else is done.
+
+    Args:
+        policy: says what is done.
+        on_loss: gets each `LossReport`.
+
+    """
+
+    def __init__(self, policy: GapPolicy, on_loss: Callable[[LossReport], object]) -> None:
+        self.any_conflates, self.any_skips = policy.any_conflates, policy.any_skips
+        self.callables = []
+        self.skips, self.conflates = policy.skips, policy.conflates  # type: ignore[method-assign]
+        self._on_loss = on_loss
+
+    def of(self, topic: str) -> Any:
+        """Return what reports a loss of any topic."""
+        return self._on_loss
+
+
+class _Face(Subscriber[Any]):
+    """What the application of one incarnation receives by."""
+
+    def __init__(self, peer: SubscriberPeer, driver: SimulatedDriver) -> None:
+        self._peer, self._driver = peer, driver
+        self._on_open()
+
+
+class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
     """A subscriber and its application; made by `Simulation.add_subscriber`.
 
     Args:
@@ -57,23 +84,16 @@ class SimulatedSubscriber:
         start: as for `Subscriber`. Default: latest.
         config: its settings. Default: `NetworkOptions.subscriber`.
         policy: what to do about gaps. Default: wait.
-        reads: whether the application reads by itself. Otherwise it does in `take`. Default True.
-        cursor: of former subscribers, to go on with; see `Simulation.make_cursor`. Default: none.
-        types: of the values; the application reads them in `take`, then. Default: none.
 
     Attributes:
-        name: of the subscriber, through all its incarnations.
-        core: the real core, or None while it is dead.
         oracle: watches what the application of the current incarnation gets.
         reader: the application of the current incarnation.
-        crashes: how often it died.
         sources: whom it connects to, one a line; `publishers` those of them that publish.
         cursor: its durable position; None without one.
         joins: what each publisher had published when its session was joined:
             (session, topic) to (earliest kept, next). With a cursor former incarnations' count,
             too.
         joined: the sessions that were joined, as far as their publishers lived to see it.
-        is_gone: whether it ended and will not return.
         whole: sessions that began after their place was known; all of them is wanted.
 
     """
@@ -89,140 +109,86 @@ class SimulatedSubscriber:
         start: str | int | datetime = "latest",
         config: SubscriberConfig | None = None,
         policy: GapPolicy | None = None,
-        reads: bool = True,
-        cursor: SimulatedCursor | None = None,
-        types: ValueTypes = UNTYPED,
     ) -> None:
-        self.name = name
+        super().__init__(name, network, history)
         self.sources = list(publishers)
         self.publishers = [one for one in publishers if isinstance(one, SimulatedPublisher)]
         self.topics = list(topics)
         self.start = parse_start(start)
         self.policy = policy or GapPolicy("wait")
-        self._reads, self._types = reads, types
-        self._network = network
         self.config = config or network.options.subscriber
-        self.core: SubscriberCore | None = None
-        self.crashes = 0
-        self._history = history
-        self._stopped_until_ns = self._frozen_until_ns = 0
+        self._places = [transports.parse_endpoint(place.endpoint) for place in self.sources]
+        self._stopped_until_ns = 0
+        self._frozen_until_ns = 0
         self._hurried = False
-        self._pumps = 0
-        self.joins: dict[tuple[int, str], tuple[int, int]] = {}
+        self._is_resting = self._is_waiting = False
+        self._turns = 0
+        self.joins: dict[StreamKey, tuple[int, int]] = {}
         self.whole: set[int] = set()
         self.joined: set[int] = set()
-        self.is_gone = False
-        self.cursor = cursor
-        places = [place.endpoint for place in self.sources]
-        if cursor is not None:
-            cursor.use_for(places, self.topics)
-        elif network.options.cursor:
-            self.cursor = SimulatedCursor(name, network, history, places, self.topics)
+        self.cursor: SimulatedCursor | None = None
+        if network.options.cursor:
+            self.cursor = SimulatedCursor(name, network, history)
         self._commit_later()
         self.revive()
 
+    @property
+    def core(self) -> SubscriberCore | None:
+        """The engine, or None while it is dead."""
+        return None if self.peer is None else self.peer.core
+
     def revive(self) -> None:
         """Start: where the cursor says, or as one that knows nothing of the former one."""
-        if self.core is not None or self.is_gone:
+        if self.peer is not None or self.is_gone:
             return
-        network = self._network
+        network, cursor = self._network, self.cursor
         deadline_ns = to_ns(self.config.repair_timeout)
         if len(self.publishers) < len(self.sources):
             deadline_ns //= 2  # a relay gives up before its subscribers do
-        self.oracle = Oracle(
-            self.name,
-            self._history,
-            deadline_ns,
-            conflate=self.policy.any_conflates,
-            checks_content=self._reads,
-        )
-        recorded = set() if self.cursor is None else self.cursor.recorded
+        is_latest = self.policy.any_conflates
+        self.oracle = Oracle(self.name, self._history, deadline_ns, conflate=is_latest)
+        recorded = set() if cursor is None else cursor.recorded
         self.joins = {key: head for key, head in self.joins.items() if key[0] in recorded}
         self.whole &= recorded
         self.joined &= recorded
-        self.core = self._make_core()
+        self._rewound: Counter[StreamKey] = Counter()
+        self._is_resting = self._is_waiting = False
+        settings = Settings(
+            self._places, self.topics, self.start, WatchedPolicy(self.policy, self._on_loss),
+            "wait", UNTYPED, self.name, self.config,
+            None if cursor is None else cursor.config, ("explicit", None),
+            network.security, None,
+        )  # fmt: skip
+        peer = SubscriberPeer(settings, self.host)
+        driver = self._drive(peer)
+        face = _Face(peer, driver)
+        self._face = face
+        if cursor is not None:
+            cursor.begin(peer.core, face)
         # Its choices are its own, so that they change nothing of what the network does.
         choices = Random(f"{network.options.seed} {self.name} {self.crashes}")
-        self.reader = SimulatedReader(self.core, choices)
-        self._clients: dict[int, MemoryRecoveryClient] = {}
-        self._receivers: list[MemoryReceiver | GroupReceiving] = []
-        self._wake_ns = 0
-        self._reading = False
+        # After one, all that is on its way is asked for again, which a slow path would not bear.
+        interrupts = 0.0 if network.options.bytes_per_s else _INTERRUPTS
+        self.reader = SimulatedReader(
+            face, peer, choices, self._deliver_batch,
+            interrupts=interrupts, check=self._check_interrupted,
+        )  # fmt: skip
         network.note(f"{self.name} starts")
-        for line, place in enumerate(self.sources):
-            socket = f"{self.name}/{self.crashes}/{line}"
-            if network.options.multicast:
-                self._receivers.append(
-                    GroupReceiving(network, socket, line, place.endpoint, self.pump)
-                )
-                continue
-            receiver = MemoryReceiver(
-                place.endpoint,
-                network=network.sockets,
-                queue_frames=self.config.queue_frames,
-                name=socket,
-            )
-            for prefix in wire.topic_prefixes(self.topics or ["*"]):
-                receiver.subscribe(prefix)
-            receiver.subscribe(wire.control_prefix(Kind.WELCOME))
-            network.receivers[socket] = self.pump
-            self._receivers.append(receiver)
-            receiver.connect()
-        self._schedule()
-
-    def _make_core(self) -> SubscriberCore:
-        return self._new_core(None if self.cursor is None else self.cursor.open())
-
-    def _new_core(
-        self, cursor: ResumePoints | Resumption | None, relay: int | None = None
-    ) -> SubscriberCore:
-        core = SubscriberCore(
-            topics=self.topics,
-            lines=len(self.sources),
-            start=self.start,
-            subscriber=self._network.rng.getrandbits(64),
-            name=self.name,
-            config=self.config,
-            policy=self.policy,
-            types=self._types,
-            rng=Random(self._network.rng.getrandbits(64)),
-            now_ns=self._network.clock.now_ns,
-            cursor=cursor,
-            relay=relay,
-            datagram_lines=range(len(self.sources)) if self._network.options.multicast else (),
-            # Elsewhere single replies are lost, and no connection ends with them.
-            counts_replies=self._network.options.bytes_per_s > 0,
-        )
-        if self._network.options.multicast in ("sealed", "signed"):
-            core.use_seal()
-        return core
+        driver.start()
+        self._wait()
 
     def crash(self) -> None:
         """Crash."""
-        if self.core is None:
+        if self.peer is None:
             return
         self._network.note(f"{self.name} crashes")
-        self.crashes += 1
-        self.core = None
+        super().crash()
         if self.cursor is not None:
             self.cursor.crash()
-        for receiver in self._receivers:
-            receiver.close()
-        for client in self._clients.values():
-            client.close()
 
-    def leave_for_good(self) -> None:
-        """Crash, never to come back."""
-        self.crash()
-        self.is_gone = True
-
-    def take_forged(self, place: "SimulatedPublisher", data: bytes, *, spoofed: bool) -> None:
+    def take_forged(self, place: SimulatedPublisher, data: bytes, *, spoofed: bool) -> None:
         """Take a datagram that a stranger sent to the group of a publisher."""
-        if self.core is None:
-            return
-        for at, receiver in zip(self.sources, self._receivers, strict=True):
-            if at is place and isinstance(receiver, GroupReceiving):
-                receiver.take_forged(data, spoofed=spoofed)
+        self.host.take_forged(data, spoofed=spoofed, endpoint=place.endpoint)
         self.pump()
 
     def cut(self, line: int, *, recovery: bool) -> None:
@@ -230,23 +196,21 @@ class SimulatedSubscriber:
         if self.core is None:
             return
         self._network.note(f"{self.name} is cut from {line}, recovery {recovery}")
-        self._receivers[line].reconnect()
-        if recovery:
-            for session, client in self._clients.items():
-                client.reconnect()
-                self.core.recovery_returned(session)
-            self.pump()
+        self.host.cut(line, recovery=recovery)
+        self.pump()
 
     def stop_reading(self, seconds: float) -> None:
         """Let the application take nothing for a while."""
         self._stopped_until_ns = self._network.clock.now_ns + to_ns(seconds)
-        self._network.at(self._stopped_until_ns, self.pump)
+        self._network.at(self._stopped_until_ns, self._read)
 
     def stop_process(self, seconds: float) -> None:
         """Let the whole process do nothing for a while."""
         until_ns = self._network.clock.now_ns + to_ns(seconds)
         self._frozen_until_ns = max(self._frozen_until_ns, until_ns)
-        self._network.at(self._frozen_until_ns, self.pump)
+        if self.peer is not None:
+            self._driver.freeze(self._frozen_until_ns)
+        self._network.at(self._frozen_until_ns, self._read)
 
     @property
     def is_frozen(self) -> bool:
@@ -257,43 +221,10 @@ class SimulatedSubscriber:
         """Read as fast as frames come, from now on."""
         self._hurried = True
         self._stopped_until_ns = self._frozen_until_ns = 0
+        if self.peer is not None:
+            self._driver.thaw()
         self.pump()
-
-    def pump(self) -> None:
-        """Do one round of I/O, and let the application read."""
-        core = self.core
-        if core is None or self.is_frozen:
-            return
-        now_ns = self._network.clock.now_ns
-        if self._network.options.bytes_per_s:
-            self._check_bytes(core, now_ns)
-        if now_ns >= core.next_deadline_ns():
-            core.handle_timer(now_ns=now_ns)
-        self._do_commands(core)
-        while True:
-            intake = core.intake(now_ns)
-            if intake is Intake.HOLD:
-                taken = self._take_replies(core, now_ns)
-            else:
-                taken = self._take_all(core, now_ns, shed=intake is Intake.SHED)
-            self._do_commands(core)
-            read = self._read(core, now_ns)
-            if core is not self.core:
-                return  # it died while it wrote its cursor
-            if not (read or taken):
-                break
-        self._on_joins(core)
-        if self.cursor is not None:
-            self.cursor.record(core, hurried=self._hurried or not self._reads)
-            if core is not self.core:
-                return
-        if core.bytes_held > self.config.receive_bytes + _FRAME_BYTES_MAX:
-            self._history.complain(f"{self.name} holds {core.bytes_held} bytes")
-        self._check_exit(core)
-        self._pumps += 1
-        if self._pumps % _CHECK_EVERY == 0:
-            self.check_streams()
-        self._schedule()
+        self._read()
 
     def hand_over(self, stream: Stream, output: MessageBatch | Loss) -> None:
         """Give the application what comes next; a test may put something else in its place."""
@@ -310,8 +241,8 @@ class SimulatedSubscriber:
         """Whether it takes a topic."""
         return matches(topic, self.topics or ["*"])
 
-    def hears(self, publisher: SimulatedPublisher) -> bool:
-        """Whether the data path from a publisher works."""
+    def hears(self, publisher: Place) -> bool:
+        """Whether the data path from a publisher, or a relay, works."""
         return not self._network.is_one_way(publisher.name, self.name)
 
     def peer_of(self, publisher: SimulatedPublisher) -> Session | None:
@@ -320,97 +251,70 @@ class SimulatedSubscriber:
             return None
         return self.core.peers.get(publisher.session)
 
-    def _take_all(self, core: SubscriberCore, now_ns: int, *, shed: bool = False) -> int:
-        taken = self._take_replies(core, now_ns)
-        for line, receiver in enumerate(self._receivers):
-            if isinstance(receiver, GroupReceiving):
-                taken += receiver.take(core, now_ns, shed=shed)
-                continue
-            while (shed or not core.is_full) and (data := receiver.receive()) is not None:
-                taken += 1
-                if shed or not self._read_frame(core, data, now_ns):
-                    core.receive_frame(line, data, now_ns=now_ns, shed=shed)
-        return taken
+    # ------------------------------------------------------------------ the application
 
-    def _check_bytes(self, core: SubscriberCore, now_ns: int) -> None:
-        """Say where a part of a frame has come, as `Receiving` does."""
-        for line in partial_frames.silent_lines(core, now_ns):
-            receiver = self._receivers[line]
-            if isinstance(receiver, MemoryReceiver) and receiver.is_receiving:
-                partial_frames.on_line(core, line, now_ns)
-        for key in partial_frames.awaited_answers(core, now_ns):
-            client = self._clients.get(key)
-            if client is not None and client.is_receiving:
-                partial_frames.on_answer(core, key, now_ns)
+    def _wait(self) -> None:
+        """Wait for messages, as a thread does in `receive`; or look for them a little later."""
+        if self.peer is None or self._is_waiting:
+            return
+        self._is_waiting = True
+        if self.reader.waits():
+            fill = self.peer.fill(None, None, self.reader.count_max())
+            self._driver.begin(fill, self._filled)
+        else:
+            self._network.after(_LOOK_AGAIN_S, self._look, self.peer)
 
-    def _take_replies(self, core: SubscriberCore, now_ns: int) -> int:
-        taken = 0
-        for session, client in self._clients.items():
-            while not core.replies_full and (reply := client.receive()) is not None:
-                taken += 1
-                core.receive_reply(session, reply, now_ns=now_ns)
-        return taken
+    def _filled(self, report: Callable[[], object] | None) -> None:
+        if report is not None:
+            report()
+        self._look(self.peer)
 
-    def take(self, count_max: int) -> tuple[Stream, MessageBatch | Loss | InvalidValue] | None:
-        """Take at most `count_max` messages of one stream, or what comes in their place.
+    def _look(self, peer: Peer | None) -> None:
+        if peer is self.peer:
+            self._is_waiting = False
+            self._read()
 
-        None: nothing is ready.
-        """
-        core, now_ns = self.core, self._network.clock.now_ns
-        if core is None or not self.has_ready:
-            return None
-        taken = core.ready.take(count_max, now_ns=now_ns)
-        if taken is None:
-            return None
-        stream, loss, batch, _, messages = taken
-        output = loss or batch or batch_of(next(messages))
-        shown = batch_of(output.error.item) if isinstance(output, InvalidValue) else output
-        self._deliver(core, stream, shown)
-        self.pump()
-        return stream, output
+    def _read(self) -> None:
+        """Read all that is ready, if the application does read now, and wait for more."""
+        is_stopped = self._network.clock.now_ns < self._stopped_until_ns
+        if self._is_waiting or self.is_frozen or is_stopped:
+            return
+        while self.peer is not None and not self._is_resting and self.reader.read():
+            pass
+        if not self._is_resting:
+            self._wait()
 
-    @property
-    def has_ready(self) -> bool:
-        """Whether `take` may have something to return."""
-        is_held = self.cursor is not None and self.cursor.is_waiting
-        return self.core is not None and bool(self.core.ready.entries) and not is_held
+    def _read_on(self, peer: Peer) -> None:
+        if peer is self.peer:
+            self._is_resting = False
+            self._read()
 
-    def _is_reading(self, now_ns: int) -> bool:
-        return self._reads and now_ns >= self._stopped_until_ns and not self._reading
+    def _on_loss(self, report: LossReport) -> None:
+        self._deliver(report.session, report.topic, report.loss)
 
-    def _read_frame(self, core: SubscriberCore, data: bytes, now_ns: int) -> bool:
-        """Give a frame of the only connection to an application that waits; False: it does not."""
-        if len(self.sources) > 1 or not self._is_reading(now_ns):
-            return False
-        received = core.frames_received
-        read = self.reader.read_frame(data, now_ns)
-        if read is not None:
-            self._deliver(core, *read)
-        return core.frames_received > received
+    def _deliver_batch(self, batch: MessageBatch) -> None:
+        self._deliver(batch.session, batch.topic, batch)
 
-    def _deliver(self, core: SubscriberCore, stream: Stream, output: MessageBatch | Loss) -> None:
-        self._network.note(f"{self.name} reads {stream.topic} {_describe(output)}")
+    def _deliver(self, session: int, topic: str, output: MessageBatch | Loss) -> None:
+        stream, peer = self._stream_of(session, topic), self.peer
+        assert peer is not None
+        self._rewound[session, topic] += isinstance(output, Rewound)
+        self._network.note(f"{self.name} reads {topic} {_describe(output)}")
         self.hand_over(stream, output)
-        self.oracle.check_position(stream, self.reader.position(stream))
+        self.oracle.check_position(stream, peer.reading.following(stream))
         seconds = 0.0 if self._hurried else self._network.options.read_time
-        if seconds:
-            self._reading = True
-            self._network.after(seconds, self._read_on, core)
+        if seconds and not self._is_resting:
+            self._is_resting = True
+            self._network.after(seconds, self._read_on, peer)
 
-    def _read(self, core: SubscriberCore, now_ns: int) -> int:
-        """Let the application read what is ready, if it does read now."""
-        if not self._is_reading(now_ns):
-            return 0
-        count = 0
-        if self.cursor is not None and core.ready:
-            self._on_joins(core)
-            self.cursor.record(core, hurried=True)
-            if core is not self.core:
-                return 0
-        while not self._reading and (read := self.reader.read(now_ns)) is not None:
-            self._deliver(core, *read)
-            count += 1
-        return count
+    def _stream_of(self, session: int, topic: str) -> Stream:
+        """Return the stream that something is of: the first one, until it is said to be rewound."""
+        assert self.core is not None
+        peer = self.core.peers[session]
+        streams = [one for one in peer.former if one.topic == topic]
+        if topic in peer.streams:
+            streams.append(peer.streams[topic])
+        return streams[min(self._rewound[session, topic], len(streams) - 1)]
 
     def commit(self) -> None:
         """Commit everything that the application got, durably."""
@@ -418,7 +322,7 @@ class SimulatedSubscriber:
             self.cursor.commit(self.streams, all_of_it=True)
 
     def _commit_later(self) -> None:
-        if self.cursor is not None and self._reads:
+        if self.cursor is not None:
             self._network.after_chance(_COMMITS_PER_S, self._commit_some)
 
     def _commit_some(self) -> None:
@@ -427,105 +331,73 @@ class SimulatedSubscriber:
                 self.cursor.commit(self.streams)
             self._commit_later()
 
-    def _read_on(self, core: SubscriberCore) -> None:
-        if core is self.core:
-            self._reading = False
-            self.pump()
+    # --------------------------------------------------------------------------- checks
 
-    def _do_commands(self, core: SubscriberCore) -> None:
-        for effect in core.effects():
-            if not isinstance(effect, Send):
-                self._do(effect)
-            elif (client := self._clients.get(effect.session)) is not None:
-                client.send(effect.frame)
-        for receiver in self._receivers:
-            if isinstance(receiver, GroupReceiving):
-                receiver.flush(core)
+    def _on_turn(self) -> None:
+        core, peer = self.core, self.peer
+        if core is None or peer is None:
+            return
+        if self.cursor is not None:
+            self.cursor.look(core)
+        self._on_joins(core)
+        self._turns += 1
+        if self._turns % _CHECK_EVERY:
+            return
+        self._check(core, peer)
+        if self._turns % (4 * _CHECK_EVERY) == 0:
+            self.check_streams()
 
-    def _do(self, command: Command) -> None:
-        what = command.what
-        network = self._network
-        network.note(f"{self.name} does {what} {command.prefix.hex()}")
-        if what is Action.CONNECT:
-            socket = f"{self.name}/{self.crashes}/{command.session:x}"
-            client = self._clients[command.session] = MemoryRecoveryClient(
-                command.endpoint,
-                network=network.sockets,
-                queue_frames=self.config.queue_frames,
-                name=socket,
-            )
-            network.receivers[socket] = self.pump
-            client.connect()
-        elif what is Action.DISCONNECT:
-            gone = self._clients.pop(command.session, None)
-            if gone is not None:
-                gone.close()
-                network.receivers.pop(gone.name, None)
-        elif what is Action.SUBSCRIBE:
-            self._receivers[command.line].subscribe(command.prefix)
-        elif what is Action.UNSUBSCRIBE:
-            self._receivers[command.line].unsubscribe(command.prefix)
-        elif what in (Action.RECONNECT, Action.LEAVE):  # there is no ring in the simulator
-            self._receivers[command.line].reconnect()
+    def _check_interrupted(self) -> None:
+        """Check what an exception has left, when the next call has put it right."""
+        if self.core is not None and self.peer is not None:
+            self._face.stats()
+            self._check(self.core, self.peer)
+
+    def _check(self, core: SubscriberCore, peer: SubscriberPeer) -> None:
+        """Check positions, counts and bounds."""
+        if core.bytes_held > self.config.receive_bytes + _FRAME_BYTES_MAX:
+            self._history.complain(f"{self.name} holds {core.bytes_held} bytes")
+        if wrong := miscounted(core):
+            self._history.complain(f"{self.name}: {wrong}")
+        for stream in core.streams:
+            if not stream.retired:
+                self.oracle.check_position(stream, peer.reading.following(stream))
 
     def _on_joins(self, core: SubscriberCore) -> None:
         """Remember where the streams stood when a session was joined."""
         for publisher in self.publishers:
-            session = publisher.session
-            if session is None or session in self.joined:
+            if publisher.peer is None or (session := publisher.peer.core.session) in self.joined:
                 continue
             peer = core.peers.get(session)
-            if peer is not None and peer.joined and publisher.core is not None:
+            if peer is not None and peer.joined:
                 self.joined.add(session)
                 met = set() if self.cursor is None else self.cursor.met
                 if peer.returning or publisher.endpoint in met:
                     self.whole.add(session)
-                for topic, head in publisher.core.heads().items():
+                for topic, head in publisher.peer.core.heads().items():
                     self.joins[session, topic] = head
-
-    def _check_exit(self, core: SubscriberCore) -> None:
-        """Check what was taken out against what the application got."""
-        if wrong := self.reader.miscounted():
-            self._history.complain(f"{self.name}: {wrong}")
-        for stream in core.streams:
-            self.oracle.check_position(stream, self.reader.position(stream))
 
     def check_streams(self) -> None:
         """Check the ledgers and the bounds; done now and then by itself."""
-        core = self.core
-        if core is None:
+        core, peer = self.core, self.peer
+        if core is None or peer is None:
             return
-        complain = self._history.complain
+        complain, reading = self._history.complain, peer.reading
         waiting, late = Counter[int](), Counter[int]()
         for stream, output in core.ready:
             if isinstance(output, Delivery):
                 waiting[id(stream)] += output.count
                 late[id(stream)] += output.count * output.late
+        if reading.stream is not None:
+            waiting[id(reading.stream)] += reading.left
         for stream in core.streams:
             if stream.receiver.missing == 0 and stream.peer.gone:
                 continue  # it changes no more; the end is checked all the same
             receiver = stream.receiver
             if len(list(receiver.missing_ranges)) > GAPS_MAX:
                 complain(f"{self.name} has more gaps than GAPS_MAX")
-            left = self.reader.left_of(stream)
             late_count = late[id(stream)] + receiver.late_held
-            self.oracle.check_stream(stream, waiting[id(stream)] + left, late_count)
-
-    def _schedule(self) -> None:
-        core, now_ns = self.core, self._network.clock.now_ns
-        if core is None:
-            return
-        time_ns = max(now_ns + 1, core.next_deadline_ns())
-        if core.is_full:
-            time_ns = min(time_ns, now_ns + _FULL_NS)
-        if self._wake_ns <= now_ns or time_ns < self._wake_ns:
-            self._wake_ns = time_ns
-            self._network.at(time_ns, self._wake, core, time_ns)
-
-    def _wake(self, core: SubscriberCore, time_ns: int) -> None:
-        if core is self.core and time_ns == self._wake_ns:
-            self._wake_ns = 0
-            self.pump()
+            self.oracle.check_stream(stream, waiting[id(stream)], late_count)
 
 
 def _describe(output: MessageBatch | Loss) -> str:

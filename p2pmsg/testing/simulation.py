@@ -16,7 +16,6 @@ from p2pmsg.testing.invariants import (
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.testing.oracle import History
-from p2pmsg.testing.simulated_cursor import SimulatedCursor
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
@@ -146,15 +145,6 @@ class Simulation:
         self.subscribers.append(subscriber)
         return subscriber
 
-    def make_cursor(self, name: str) -> SimulatedCursor:
-        """Make a cursor that several subscribers have, one after the other.
-
-        Args:
-            name: for error messages.
-
-        """
-        return SimulatedCursor(name, self.network, self._history, [], [])
-
     def run(self, seconds: float) -> None:
         """Let so many `seconds` pass."""
         self.network.run_until(self.clock.now_ns + to_ns(seconds))
@@ -184,7 +174,9 @@ class Simulation:
         for publisher in self.publishers:
             publisher.start()
             publisher.stop_publishing()
-        for subscriber in (*self.relays, *self.subscribers):
+        for relay in self.relays:
+            relay.revive()
+        for subscriber in self.subscribers:
             subscriber.revive()
             subscriber.hurry()
 
@@ -240,10 +232,10 @@ class Simulation:
         allowed = pairs * (seconds / INTERVAL_MAX_S + 8)
         quiet = set(_QUIET_KINDS)
         if self.options.multicast:
-            quiet.add("WELCOME")  # the session is announced for ever
+            # The session is announced for ever; now and then it is asked how far receivers are.
+            quiet |= {"WELCOME", "MARK", "MARKED", "SEALED"}
         talking = all(one.core and one.core.heads() for one in self.publishers)
-        is_often = self.options.heartbeats_per_s >= 100
-        if not (talking and is_often):
+        if not (talking and noise["HEARTBEAT"]):
             quiet |= {"PROBE", "ECHO"}  # a publisher that has nothing to say is asked now and then
         loud = {kind: count for kind, count in noise.items() if kind not in quiet}
         if loud:
@@ -309,13 +301,15 @@ class Simulation:
         return self.network.rng.choice(subscriber.sources).name, subscriber.name
 
     @property
-    def _receivers(self) -> list[SimulatedSubscriber]:
+    def _receivers(self) -> list[SimulatedSubscriber | SimulatedRelay]:
         return [*self.relays, *self.subscribers]
 
 
-def _has_everything(subscriber: SimulatedSubscriber) -> bool:
+def _has_everything(subscriber: SimulatedSubscriber | SimulatedRelay) -> bool:
     core = subscriber.core
-    if core is None or core.ready or subscriber.reader.left:
+    if core is None or core.ready:
+        return False
+    if isinstance(subscriber, SimulatedSubscriber) and subscriber.reader.left:
         return False
     if any(line.unknown_ns is not None for line in core.lines):
         return False
@@ -323,7 +317,8 @@ def _has_everything(subscriber: SimulatedSubscriber) -> bool:
         return False  # of a session that died before it was joined, too, the end is noticed
     for index, (line, publisher) in enumerate(zip(core.lines, subscriber.sources, strict=True)):
         if isinstance(publisher, SimulatedRelay):
-            if not has_all_of_relay(subscriber, index, publisher):
+            hears = subscriber.hears(publisher)
+            if not has_all_of_relay(subscriber, index, publisher, hears=hears):
                 return False
             continue
         assert isinstance(publisher, SimulatedPublisher)

@@ -7,39 +7,39 @@ import builtins
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from random import SystemRandom
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
-from p2pmsg.checks import at_least, check, checked
+from p2pmsg.checks import at_least, checked
 from p2pmsg.config import OnGap, PublisherConfig, SubscriberConfig
 from p2pmsg.driver.virtual import Turns
-from p2pmsg.errors import CursorError
 from p2pmsg.message import T_co
-from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.subscriber.policy import GapPolicy
-from p2pmsg.subscriber.typed import OnInvalid, ValueTypes
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.typed import OnInvalid
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.invariants import has_all_of_relay, knows_all
+from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.options import NetworkOptions
-from p2pmsg.testing.simulated_cursor import SimulatedCursor
-from p2pmsg.testing.simulated_publisher import SimulatedPublisher
+from p2pmsg.testing.oracle import History
 from p2pmsg.testing.simulated_relay import SimulatedRelay
-from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
-from p2pmsg.testing.simulation import Simulation
-from p2pmsg.testing.virtual_aio import VirtualAioPublisher, VirtualAioSubscriber
 from p2pmsg.testing.virtual_peers import (
     ENDLESS_S,
-    PublisherPeer,
-    SubscriberPeer,
+    PublisherProcess,
+    Upstream,
+    VirtualAioPublisher,
+    VirtualAioSubscriber,
     VirtualPublisher,
     VirtualRelay,
     VirtualSubscriber,
 )
+from recovery.checks import to_ns
+from recovery.log import LogConfig
 
 _DRAIN_S: Final = 60.0
 _QUEUE_FRAMES: Final = 1000
 _SEED_MAX: Final = 2**32
-Upstream = PublisherPeer | VirtualRelay
-"""What a subscriber connects to."""
+_LOG: Final = LogConfig("log", segment_bytes=64 * 1024)
+AnyPublisher = VirtualPublisher | VirtualAioPublisher
+AnySubscriber = VirtualSubscriber[Any] | VirtualAioSubscriber[Any]
 
 
 class VirtualNetwork:
@@ -111,18 +111,18 @@ class VirtualNetwork:
             publisher=PublisherConfig(frame_bytes=1024, queue_frames=_QUEUE_FRAMES),
             subscriber=SubscriberConfig(queue_frames=_QUEUE_FRAMES, repair_timeout=repair_timeout),
         )
-        self._simulation = Simulation(options)
+        self.frames = FaultyNetwork(options, None)
+        self.turns = Turns(self.frames)
+        self._options = options
         self._began_ns = self.clock.now_ns
-        self._turns = Turns(self._simulation.network)
-        self._cursors: dict[str, SimulatedCursor] = {}
-        self.publishers: list[PublisherPeer] = []
-        self.subscribers: list[SubscriberPeer[Any]] = []
+        self.publishers: list[AnyPublisher] = []
+        self.subscribers: list[AnySubscriber] = []
         self.relays: list[VirtualRelay] = []
 
     @property
     def clock(self) -> ManualClock:
         """The clock; move it by `advance`, so that what is due happens."""
-        return self._simulation.clock
+        return self.frames.clock
 
     @property
     def now(self) -> float:
@@ -137,16 +137,22 @@ class VirtualNetwork:
                 so that few messages make several frames, some of which are lost.
 
         """
-        made = VirtualPublisher(self, self._simulation.add_publisher(config))
+        made = VirtualPublisher(self, **self._about_publisher(config))
         self.publishers.append(made)
         return made
 
     def aio_publisher(self, *, config: PublisherConfig | None = None) -> VirtualAioPublisher:
         """Add a publisher with the names of `p2pmsg.aio.Publisher`; `config` as for `publisher`."""
-        process = self._simulation.add_publisher(config)
-        made = VirtualAioPublisher(self, process, self._turns)
+        made = VirtualAioPublisher(self, **self._about_publisher(config))
         self.publishers.append(made)
         return made
+
+    def _about_publisher(self, config: PublisherConfig | None) -> dict[str, Any]:
+        return {
+            "name": f"p{len(self.publishers)}",
+            "config": config or self._options.publisher,
+            "log": _LOG if self._options.log else None,
+        }
 
     def relay(
         self, publishers: Upstream | Sequence[Upstream] | None = None, *, log: bool = False
@@ -158,8 +164,9 @@ class VirtualNetwork:
             log: whether it has a log, and so everything again after `crash`. Default False.
 
         """
-        places = [one._process for one in self._listed(publishers)]
-        made = VirtualRelay(self, self._simulation.add_relay(places, log=log))
+        name, upstreams = f"r{len(self.relays)}", self._listed(publishers)
+        process = SimulatedRelay(name, self.frames, History(), upstreams, log=log)
+        made = VirtualRelay(self, process)
         self.relays.append(made)
         return made
 
@@ -199,9 +206,20 @@ class VirtualNetwork:
             CursorError: another subscriber has the cursor.
 
         """
-        about = GapPolicy(on_gap), ValueTypes(type, types, on_invalid)
-        process = self._add_subscriber(publishers, topics, start, *about, cursor, commit, config)
-        made = VirtualSubscriber[T_co](self, process, *about, commits_each=commit == "message")
+        made = VirtualSubscriber[T_co](
+            self,
+            f"s{len(self.subscribers)}",
+            self._listed(publishers),
+            topics=topics,
+            start=start,
+            on_gap=on_gap,
+            cursor=cursor,
+            commit=commit,
+            type=type,
+            types=types,
+            on_invalid=on_invalid,
+            config=config or self._options.subscriber,
+        )
         self.subscribers.append(made)
         return made
 
@@ -242,50 +260,27 @@ class VirtualNetwork:
             CursorError: another subscriber has the cursor.
 
         """
-        about = GapPolicy(on_gap), ValueTypes(type, types, on_invalid)
-        process = self._add_subscriber(publishers, topics, start, *about, cursor, commit, config)
         made = VirtualAioSubscriber[T_co](
-            self, process, self._turns, *about, commits_each=commit == "message"
+            self,
+            f"s{len(self.subscribers)}",
+            self._listed(publishers),
+            topics=topics,
+            start=start,
+            on_gap=on_gap,
+            cursor=cursor,
+            commit=commit,
+            type=type,
+            types=types,
+            on_invalid=on_invalid,
+            config=config or self._options.subscriber,
         )
         self.subscribers.append(made)
         return made
 
-    def _add_subscriber(
-        self,
-        publishers: Upstream | Sequence[Upstream] | None,
-        topics: str | Sequence[str],
-        start: str | int | datetime,
-        policy: GapPolicy,
-        types: ValueTypes,
-        cursor: str | None,
-        commit: str,
-        config: SubscriberConfig | None,
-    ) -> SimulatedSubscriber:
-        check("commit", commit, commit in ("explicit", "message"), "explicit or message")
-        is_needless = commit == "explicit" or cursor is not None
-        check("commit", commit, is_needless, "explicit where there is no cursor")
-        policy.check_start(start, has_cursor=cursor is not None)
-        position = None
-        if cursor is not None:
-            position = self._cursors.get(cursor) or self._simulation.make_cursor(cursor)
-            if position.is_open:
-                raise CursorError(cursor, "another subscriber has it")
-            self._cursors[cursor] = position
-        return self._simulation.add_subscriber(
-            [one._process for one in self._listed(publishers)],
-            topics=[topics] if isinstance(topics, str) else topics,
-            start=start,
-            config=config,
-            policy=policy,
-            reads=False,
-            cursor=position,
-            types=types,
-        )
-
     def _listed(self, publishers: Upstream | Sequence[Upstream] | None) -> Sequence[Upstream]:
         if publishers is None:
             return self.publishers
-        return [publishers] if isinstance(publishers, PublisherPeer | VirtualRelay) else publishers
+        return [publishers] if isinstance(publishers, Upstream) else publishers
 
     def advance(self, seconds: float) -> None:
         """Let so many seconds pass, and all that is due in them happen.
@@ -295,7 +290,7 @@ class VirtualNetwork:
 
         """
         at_least("seconds", seconds, 0)
-        self._simulation.run(seconds)
+        self.frames.run_until(self.clock.now_ns + to_ns(seconds))
         self.stir()
 
     async def sleep(self, seconds: float) -> None:
@@ -306,7 +301,7 @@ class VirtualNetwork:
 
         """
         at_least("seconds", seconds, 0)
-        await self._turns.wait_for(lambda: False, seconds)
+        await self.turns.wait_for(lambda: False, seconds)
 
     async def aio_drain(self, timeout: float = _DRAIN_S) -> None:
         """Do as `drain`, while other tasks go on.
@@ -319,7 +314,7 @@ class VirtualNetwork:
 
         """
         at_least("timeout", timeout, 0)
-        if not await self._turns.wait_for(self._is_drained, timeout):
+        if not await self.turns.wait_for(self._is_drained, timeout):
             raise TimeoutError(f"not everything came within {timeout} s of the network's time")
 
     def drain(self, timeout: float = _DRAIN_S) -> None:
@@ -338,7 +333,7 @@ class VirtualNetwork:
             raise TimeoutError(f"not everything came within {timeout} s of the network's time")
 
     def partition(
-        self, publisher: Upstream, subscriber: SubscriberPeer[Any] | VirtualRelay, seconds: float
+        self, publisher: Upstream, subscriber: AnySubscriber | VirtualRelay, seconds: float
     ) -> None:
         """Let nothing pass between `publisher` and `subscriber` for `seconds` from now on.
 
@@ -349,17 +344,18 @@ class VirtualNetwork:
 
         """
         at_least("seconds", seconds, 0)
-        names = publisher._process.name, subscriber._process.name
-        self._simulation.part(*names, seconds)
+        self.frames.part(publisher.process_name, subscriber.process_name, seconds)
 
     def heal(self) -> None:
         """End all losses, reordering, duplication and partitions; what has crashed comes back."""
-        self._simulation.heal()
+        self.frames.heal()
+        for one in (*self.publishers, *self.relays, *self.subscribers):
+            one.restart()
         self.stir()
 
     def stir(self) -> None:
         """Have tasks look again that wait without a limit; all calls here do so by themselves."""
-        self._turns.stir()
+        self.turns.stir()
 
     def wait_until(self, is_so: Callable[[], bool], timeout: float = ENDLESS_S) -> bool:
         """Let time pass until `is_so()`; return whether it is.
@@ -369,38 +365,38 @@ class VirtualNetwork:
             timeout: at most so long, in seconds of the network's clock. Default 60.0.
 
         """
-        return self._simulation.run_until(is_so, timeout)
+        end_ns = self.clock.now_ns + to_ns(timeout)
+        while not is_so() and self.clock.now_ns < end_ns:
+            due_ns = self.frames.next_ns
+            self.frames.run_until(end_ns if due_ns is None else min(due_ns, end_ns))
+        return is_so()
 
     def _is_drained(self) -> bool:
-        alive = {one._process: one._process.core for one in self.publishers}
-        are_sent = not any(core.open_batches or core.outbox for core in alive.values() if core)
-        are_sent = are_sent and all(
-            one._process.relay is None or one._process.is_idle for one in self.relays
-        )
-        receivers: list[SimulatedSubscriber] = [one._process for one in self.relays]
-        receivers += [one._process for one in self.subscribers]
-        return are_sent and all(_has_everything(receiver, alive) for receiver in receivers)
+        for publisher in self.publishers:
+            core = publisher.core
+            if core is not None and (core.open_batches or core.outbox):
+                return False
+        if any(one.relay is not None and not one.is_idle for one in self.relays):
+            return False
+        receivers: list[AnySubscriber | SimulatedRelay] = [one._process for one in self.relays]
+        receivers += self.subscribers
+        return all(map(_has_everything, receivers))
 
     def __repr__(self) -> str:
         return f"<VirtualNetwork seed={self.seed} at {self.now:.6f} s>"
 
 
-def _has_everything(
-    subscriber: SimulatedSubscriber, cores: dict[SimulatedPublisher, PublisherCore | None]
-) -> bool:
+def _has_everything(receiver: AnySubscriber | SimulatedRelay) -> bool:
     """Whether it has, or knows lost, all that the living publishers have sent to it."""
-    core = subscriber.core
+    core: SubscriberCore | None = receiver.core
     if core is None:
         return True
-    for line, place in enumerate(subscriber.sources):
-        is_there = isinstance(place, SimulatedRelay) and place.relay is not None
-        if is_there and not has_all_of_relay(subscriber, line, cast(SimulatedRelay, place)):
-            return False
-    for publisher in subscriber.publishers:
-        sending = cores[publisher]
-        if sending is None:
-            continue
-        peer = core.peers.get(sending.session)
-        if peer is None or not peer.joined or not knows_all(subscriber, peer, sending.heads()):
-            return False
+    for line, place in enumerate(receiver.sources):
+        if isinstance(place, VirtualRelay):
+            if place.relay is not None and not has_all_of_relay(receiver, line, place):
+                return False
+        elif isinstance(place, PublisherProcess) and (sending := place.core) is not None:
+            peer, heads = core.peers.get(sending.session), sending.heads()
+            if peer is None or not peer.joined or not knows_all(receiver, peer, heads):
+                return False
     return not any(stream.receiver.missing for stream in core.streams)

@@ -1,36 +1,42 @@
-"""Publishers, subscribers and relays on a network in memory, and what threads' names do there."""
+"""The real peers on a network in memory: they live on hosts of it, die, and come back."""
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Final, Generic, Protocol
+import builtins
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Literal, NoReturn, Protocol
 
-from p2pmsg.checks import at_least, check, whole
+from p2pmsg.config import OnGap, SubscriberConfig
 from p2pmsg.driver.lifecycle import ClosesAtOnce
-from p2pmsg.errors import ClosedError, ConfigError
+from p2pmsg.driver.peer import Peer
+from p2pmsg.driver.verbs import LateError
+from p2pmsg.driver.virtual import ENDLESS_NS, EventDriver, Turns, VirtualDriver, VirtualLoopDriver
+from p2pmsg.errors import ClosedError
 from p2pmsg.message import Message, MessageBatch, T_co
-from p2pmsg.peers.callbacks import check_callbacks, report_of
+from p2pmsg.peers.loop.publisher import Publisher as LoopPublisher
+from p2pmsg.peers.loop.subscriber import Subscriber as LoopSubscriber
+from p2pmsg.peers.network import Network
+from p2pmsg.peers.publisher import PublisherBase
+from p2pmsg.peers.subscriber import SubscriberBase
+from p2pmsg.peers.threads.publisher import Publisher
+from p2pmsg.peers.threads.subscriber import Subscriber
 from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.publisher.requests import matches
 from p2pmsg.relay.core import RelayCore
-from p2pmsg.stats import SubscriberStats
-from p2pmsg.subscriber.policy import GapPolicy
-from p2pmsg.subscriber.typed import InvalidValue, ValueTypes
-from p2pmsg.testing.clock import ManualClock
-from p2pmsg.testing.simulated_publisher import SimulatedPublisher
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.typed import OnInvalid
+from p2pmsg.testing.host import Host
+from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.simulated_relay import SimulatedRelay
-from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 
-ENDLESS_S: Final = 60.0
+ENDLESS_S: Final = ENDLESS_NS / 1e9
 """How long is waited, by the network's clock, where a real peer would wait without end."""
-CLOSE_S: Final = 5.0
-"""How long a publisher waits for its subscribers when it is closed, by the network's clock."""
 
 
-class Time(Protocol):
-    """A network's time."""
+class World(Protocol):
+    """What peers need of the network that they are on."""
 
-    @property
-    def clock(self) -> ManualClock:
-        """The clock."""
+    frames: FaultyNetwork
+    turns: Turns
 
     @property
     def now(self) -> float:
@@ -39,33 +45,115 @@ class Time(Protocol):
     def wait_until(self, is_so: Callable[[], bool], timeout: float = ENDLESS_S) -> bool:
         """Let time pass until `is_so()`, at most `timeout` seconds; return whether it is."""
 
-    def stir(self) -> None:
-        """Note that something is to happen, for tasks that wait."""
 
+class Process:
+    """What the virtual peers have in common: each is a process of its own.
 
-class PublisherPeer:
-    """What a publisher of a `VirtualNetwork` does without waiting.
-
-    Args:
-        network: which made it.
-        process: the simulated one.
+    Attributes:
+        process_name: of the process; its sockets have it in their names.
+        host: its sockets, clock and chance.
+        is_dead: whether it has crashed, and was not restarted.
 
     """
 
-    def __init__(self, network: Time, process: SimulatedPublisher) -> None:
-        self._network = network
-        self._process = process
-        self._closed = False
+    _peer: Any
+    _driver: Any
+    _world: World
+    _network: Network
+    _is_of_loop = False
+    is_dead = False
+
+    def _live_on(self, world: World, name: str) -> None:
+        """Have a host; before the peer is made."""
+        self._world, self.process_name = world, name
+        self.host = self._network = Host(world.frames, name)
+
+    def _open(self, make: Callable[[], Peer]) -> None:
+        """Have the peer that `make` opens driven by the network's events from now on."""
+        self._make = make
+        self._begin()
+
+    def _begin(self) -> None:
+        peer, frames = self._make(), self._world.frames
+        self._peer, self.is_dead = peer, False
+        driver: EventDriver = (
+            VirtualLoopDriver(peer, frames, self._world.turns)
+            if self._is_of_loop
+            else VirtualDriver(peer, frames)
+        )
+        self._driver = driver
+        self._on_open()
+        self.host.on_input(driver.arrived)
+        driver.start()
+
+    def _on_open(self) -> None:
+        """As of the faces."""
+        super()._on_open()  # type: ignore[misc]
 
     @property
-    def endpoint(self) -> str:
-        """What subscribers connect to, for messages of the code under test."""
-        return self._process.endpoint
+    def is_closed(self) -> bool:
+        """Whether it was closed, and will not come back."""
+        return bool(self._driver.stopping) and not self.is_dead
+
+    def crash(self) -> None:
+        """Die as by SIGKILL.
+
+        A publisher's messages that were not sent yet are gone, unless the network has `log=True`;
+        what a subscriber received and did not commit comes again, where it has a cursor.
+        """
+        if self._driver.stopping:
+            return
+        self.is_dead = True
+        self._driver.kill()
+        self.host.kill()
+        self._peer.abandon()
+        self._driver.section.end(self._refuse)
+        self._world.turns.stir()
+
+    def restart(self) -> None:
+        """Come back after `crash`.
+
+        A publisher as a new session, or with a log in the same one; a subscriber at its cursor, or
+        without one as a new subscriber.
+        """
+        if self.is_dead:
+            self._begin()
+
+    def _refuse(self) -> NoReturn:
+        raise ClosedError(self._peer.name, "it has crashed")
+
+    def __repr__(self) -> str:
+        state = " crashed" if self.is_dead else " closed" if self.is_closed else ""
+        return f"<{type(self).__name__} {self.process_name}{state}>"
+
+    def __del__(self) -> None:
+        """Do nothing: it has no sockets but in memory."""
+
+
+class PublisherProcess(Process, PublisherBase):
+    """What both virtual publishers have in common.
+
+    Args:
+        world: the network.
+        name: of the process.
+        options: as of `p2pmsg.Publisher`.
+
+    """
+
+    def __init__(self, world: World, name: str, **options: Any) -> None:
+        self._live_on(world, name)
+        super().__init__(f"memory://{name}", name=name, **options)
+
+    @property
+    def core(self) -> PublisherCore | None:
+        """The engine; None while it is dead, or where it is closed."""
+        return None if self._driver.stopping else self._peer.core
 
     @property
     def session(self) -> int:
         """64-bit id of the sequence space."""
-        return self._core.session
+        session: int = self._driver.section.run(lambda: self._peer.core.session)
+        return session
 
     def publish(
         self,
@@ -75,7 +163,7 @@ class PublisherPeer:
         timestamp_ns: int | None = None,
         headers: dict[str, Any] | None = None,
     ) -> int:
-        """Accept one message and return its sequence; see `p2pmsg.Publisher.publish`.
+        """Accept one message and return its sequence, as `p2pmsg.Publisher.publish`.
 
         It travels when time passes. Where a subscriber's queue is full, time passes here, with the
         names of threads.
@@ -92,14 +180,9 @@ class PublisherPeer:
             ClosedError: the publisher is closed, or has crashed.
 
         """
-        self._check_open()
-        self._wait_for_space()
-        sequence = self._process.accept(topic, value, key, timestamp_ns, headers)
-        self._network.stir()
+        sequence = super().publish(topic, value, key, timestamp_ns, headers)
+        self._world.turns.stir()
         return sequence
-
-    def _wait_for_space(self) -> None:
-        """Do nothing: in asyncio it is accepted all the same."""
 
     def publish_many(
         self,
@@ -108,7 +191,7 @@ class PublisherPeer:
         keys: Sequence[str | None] | None = None,
         timestamps_ns: Sequence[int] | None = None,
     ) -> tuple[int, int]:
-        """Publish each of these; returns the first and the last sequence.
+        """Publish each of these, as `p2pmsg.Publisher.publish_many`.
 
         Args:
             topic: as for `publish`.
@@ -118,58 +201,20 @@ class PublisherPeer:
 
         Raises:
             ConfigError: there are no values, or not as many keys or timestamps.
-            Others as `publish`.
+            Others: as `publish`.
 
         """
-        count = len(values)
-        check("values", values, count > 0, "at least one")
-        for name, column in (("keys", keys), ("timestamps_ns", timestamps_ns)):
-            check(name, column, column is None or len(column) == count, f"{count}, as the values")
-        sequences = [
-            self.publish(
-                topic,
-                values[at],
-                None if keys is None else keys[at],
-                None if timestamps_ns is None else timestamps_ns[at],
-            )
-            for at in range(count)
-        ]
-        return sequences[0], sequences[-1]
-
-    def flush(self) -> None:
-        """Do nothing: what is gathered travels when time passes."""
-
-    def crash(self) -> None:
-        """Die as by SIGKILL: what was not sent yet is gone, unless the network has `log=True`."""
-        self._process.crash()
-        self._network.stir()
-
-    def restart(self) -> None:
-        """Come back after `crash`: as a new session, or with a log in the same one."""
-        self._process.start()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._process.name}{' closed' if self._closed else ''}>"
-
-    @property
-    def _core(self) -> PublisherCore:
-        if self._closed:
-            raise ClosedError("the publisher")
-        if self._process.core is None:
-            raise ClosedError("the publisher", "it has crashed")
-        return self._process.core
-
-    def _check_open(self) -> None:
-        _ = self._core
+        sequences = super().publish_many(topic, values, keys, timestamps_ns)
+        self._world.turns.stir()
+        return sequences
 
 
-class VirtualPublisher(PublisherPeer, ClosesAtOnce):
-    """A publisher on a `VirtualNetwork`, used as `p2pmsg.Publisher` is."""
+class VirtualPublisher(PublisherProcess, Publisher):
+    """A publisher on a `VirtualNetwork`, used as `p2pmsg.Publisher` is.
 
-    def _wait_for_space(self) -> None:
-        core = self._core
-        if core.outbox:
-            self._network.wait_until(lambda: not core.outbox)
+    It is the same publisher, up to its sockets. While a call waits, the network's time passes; a
+    call without a limit waits for 60 s of it.
+    """
 
     def wait_for_subscribers(self, count: int = 1, timeout: float | None = None) -> None:
         """Let time pass until `count` subscribers have confirmed that they receive.
@@ -183,146 +228,80 @@ class VirtualPublisher(PublisherPeer, ClosesAtOnce):
             ClosedError: the publisher is closed, or has crashed.
 
         """
-        _wait_for_joins(self._network, self._core, count, timeout)
-
-    def close(self, timeout: float = CLOSE_S) -> None:
-        """Send what is left, and let time pass until every subscriber has it.
-
-        Args:
-            timeout: how long at most, in seconds of the network's clock. Default 5.0.
-
-        """
-        if self._closed:
-            return
-        if self._process.core is not None:
-            self._process.close()
-            self._network.wait_until(lambda: self._process.is_complete, timeout)
-            self._process.leave_for_good()
-        self._closed = True
+        super().wait_for_subscribers(count, ENDLESS_S if timeout is None else timeout)
 
 
-class SubscriberPeer(Generic[T_co]):
-    """What a subscriber of a `VirtualNetwork` does without waiting.
+class VirtualAioPublisher(PublisherProcess, LoopPublisher):
+    """A publisher on a `VirtualNetwork`, used as `p2pmsg.aio.Publisher` is."""
+
+    _is_of_loop = True
+
+
+class SubscriberProcess(Process, SubscriberBase[T_co]):
+    """What both virtual subscribers have in common.
 
     Args:
-        network: which made it.
-        process: the simulated one.
-        policy: what to do about messages that are missing.
-        types: what values are decoded into, and what to do about those that do not fit.
-        commits_each: whether a message is committed when the next one is asked for.
-
-    Raises:
-        ConfigError: a callable would do nothing when it is called.
+        world: the network.
+        name: of the process.
+        sources: whom it connects to.
+        options: as of `p2pmsg.Subscriber`.
 
     """
 
-    _awaits = False
-    """Whether what callbacks return is awaited."""
-
     def __init__(
         self,
-        network: Time,
-        process: SimulatedSubscriber,
-        policy: GapPolicy,
-        types: ValueTypes,
+        world: World,
+        name: str,
+        sources: "Sequence[Upstream]",
         *,
-        commits_each: bool,
+        topics: str | Sequence[str] = (),
+        start: str | int | datetime = "latest",
+        on_gap: OnGap = "wait",
+        cursor: str | None = None,
+        commit: Literal["explicit", "message"] = "explicit",
+        type: builtins.type[T_co] | None = None,  # noqa: A002  # as `p2pmsg.Subscriber` has it
+        types: Mapping[str, Any] | None = None,
+        on_invalid: OnInvalid = "raise",
+        config: SubscriberConfig | None = None,
     ) -> None:
-        check_callbacks((types.on_invalid, *policy.callables), may_be_async=self._awaits)
-        self._network = network
-        self._process = process
-        self._policy, self._types = policy, types
-        self._commits_each = commits_each
-        self._answer: Awaitable[Any] | None = None
-        self._closed = False
+        self._live_on(world, name)
+        self.sources = list(sources)
+        self.topics = [topics] if isinstance(topics, str) else list(topics)
+        super().__init__(
+            [one.endpoint for one in self.sources],
+            name=name,
+            topics=self.topics or None,
+            start=start,
+            on_gap=on_gap,
+            cursor=cursor,
+            commit=commit,
+            type=type,
+            types=types,
+            on_invalid=on_invalid,
+            config=config,
+        )
+
+    @property
+    def core(self) -> SubscriberCore | None:
+        """The engine; None while it is dead, or where it is closed."""
+        return None if self._driver.stopping else self._peer.core
 
     @property
     def connected(self) -> int:
         """How many publishers it has joined."""
-        core = self._process.core
-        return 0 if core is None else sum(peer.joined for peer in core.peers.values())
+        return 0 if self._driver.stopping else super().connected
 
-    def stats(self) -> SubscriberStats:
-        """Return the ledger and the counters.
-
-        Raises:
-            ClosedError: the subscriber is closed.
-
-        """
-        core = self._process.core
-        if core is None:
-            raise ClosedError("the subscriber")
-        cursor = self._process.cursor
-        return core.stats(cursor=None if cursor is None else cursor.stats())
-
-    def crash(self) -> None:
-        """Die as by SIGKILL: what was received and not committed comes again, with a cursor."""
-        self._process.crash()
-        self._network.stir()
-
-    def restart(self) -> None:
-        """Come back after `crash`: at the cursor, or without one as a new subscriber."""
-        self._process.revive()
-
-    def _commit(self, message: Message | MessageBatch | None) -> None:
-        self._check_open()
-        cursor = self._process.cursor
-        if cursor is None:
-            raise ConfigError("cursor", "given where commit() is called", None)
-        if message is None:
-            self._process.commit()
-            return
-        last = message if isinstance(message, Message) else message[len(message) - 1]
-        for stream in self._process.streams:
-            is_its = (stream.peer.session, stream.topic) == (last.session, last.topic)
-            is_its = is_its and not stream.retired
-            if is_its and cursor.commit_until(stream, last.sequence + 1):
-                return
-        raise ConfigError("message", "one that this subscriber has returned", message)
-
-    def _leave_network(self, *, commits: bool) -> None:
-        """Close; `commits`: what was returned is processed, where that is committed by itself."""
-        if commits and self._commits_each and self._process.core is not None:
-            self._process.commit()
-        self._closed = True
-        self._process.leave_for_good()
-        self._network.stir()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("the subscriber")
-        if self._process.core is None:
-            raise ClosedError("the subscriber", "it has crashed")
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._process.name}{' closed' if self._closed else ''}>"
-
-    @property
-    def _is_ready(self) -> bool:
-        return self._process.has_ready
-
-    def _take(self, count_max: int) -> MessageBatch[T_co] | None:
-        """Return messages that are there, after reporting what was lost before them."""
-        self._check_open()
-        if self._commits_each:
-            self._process.commit()
-        while (taken := self._process.take(count_max)) is not None:
-            stream, output = taken
-            if isinstance(output, MessageBatch):
-                return output
-            if isinstance(output, InvalidValue):
-                report = self._types.report_of(output.error)
-            else:
-                report = report_of(self._policy, stream, output)
-            result = None if report is None else report()
-            if self._awaits and inspect.isawaitable(result):
-                self._answer = result
-                return None
-        return None
+    def wants(self, topic: str) -> bool:
+        """Whether it takes a topic."""
+        return matches(topic, self.topics or ["*"])
 
 
-class VirtualSubscriber(SubscriberPeer[T_co], ClosesAtOnce):
-    """A subscriber on a `VirtualNetwork`, used as `p2pmsg.Subscriber` is."""
+class VirtualSubscriber(SubscriberProcess[T_co], Subscriber[T_co]):
+    """A subscriber on a `VirtualNetwork`, used as `p2pmsg.Subscriber` is.
+
+    It is the same subscriber, up to its sockets, but that calls wait for nothing by default:
+    `advance` the network, or give a timeout.
+    """
 
     def receive(self, timeout: float | None = 0.0) -> Message[T_co]:
         """Return the next message.
@@ -334,12 +313,13 @@ class VirtualSubscriber(SubscriberPeer[T_co], ClosesAtOnce):
 
         Raises:
             TimeoutError: none came in time.
-            MessagesLostError: `on_gap="raise"`, and messages were lost.
-            InvalidValueError: `on_invalid="raise"`, and a value does not fit its type.
-            ClosedError: the subscriber is closed.
+            Others: as `p2pmsg.Subscriber.receive`.
 
         """
-        return self.receive_many(1, timeout)[0]
+        try:
+            return super().receive(ENDLESS_S if timeout is None else timeout)
+        except LateError as error:
+            raise self._late(error, timeout) from None
 
     def receive_many(
         self, count_max: int = 65_536, timeout: float | None = 0.0
@@ -353,63 +333,54 @@ class VirtualSubscriber(SubscriberPeer[T_co], ClosesAtOnce):
         Raises:
             ConfigError: `count_max` is not an int of at least 1.
             TimeoutError: none came in time.
-            Others as `receive`.
+            Others: as `p2pmsg.Subscriber.receive_many`.
 
         """
-        whole("count_max", count_max, 1)
-        limit = ENDLESS_S if timeout is None else timeout
-        at_least("timeout", limit, 0)
-        end_ns = self._network.clock.now_ns + round(limit * 1e9)
-        while True:
-            if (batch := self._take(count_max)) is not None:
-                return batch
-            left_s = max(0, end_ns - self._network.clock.now_ns) / 1e9
-            if not self._network.wait_until(lambda: self._is_ready, left_s):
-                now = f"at {self._network.now:.3f} s of the network's time"
-                hint = "" if limit else "; advance() it, or give a timeout"
-                raise TimeoutError(f"no message within {limit} s, {now}{hint}")
+        try:
+            return super().receive_many(count_max, ENDLESS_S if timeout is None else timeout)
+        except LateError as error:
+            raise self._late(error, timeout) from None
 
     def __iter__(self) -> Iterator[Message[T_co]]:
         """Iterate over the messages that are there; it ends with them, and no time passes."""
-        while (batch := self._take(1)) is not None:
-            yield batch[0]
+        while True:
+            try:
+                message = super().receive(0.0)
+            except LateError:
+                return
+            yield message
 
-    def commit(self, message: Message | MessageBatch | None = None) -> None:
-        """Note durably that messages are processed, as `p2pmsg.Subscriber.commit`.
+    def _late(self, error: LateError, timeout: float | None) -> TimeoutError:
+        hint = "; advance() it, or give a timeout" if timeout == 0 else ""
+        return LateError(f"{error}, at {self._world.now:.3f} s of the network's time{hint}")
 
-        Args:
-            message: commit its stream up to and including it. Default None: everything that was
-                returned so far.
 
-        Raises:
-            ConfigError: there is no cursor, or `message` is none that this subscriber returned.
-            ClosedError: the subscriber is closed, or has crashed.
+class VirtualAioSubscriber(SubscriberProcess[T_co], LoopSubscriber[T_co]):
+    """A subscriber on a `VirtualNetwork`, used as `p2pmsg.aio.Subscriber` is.
 
-        """
-        self._commit(message)
+    It is the same subscriber, up to its sockets. While its calls wait, the network's time passes,
+    from event to event, and other tasks go on.
+    """
 
-    def close(self) -> None:
-        """Close; what was not received is gone, or comes to the next one with the cursor."""
-        if not self._closed:
-            self._leave_network(commits=False)
+    _is_of_loop = True
 
-    def _leave(self, error: BaseException | None) -> None:
-        if not self._closed:
-            self._leave_network(commits=error is None)
+    def _may_await(self) -> bool:
+        return True
 
 
 class VirtualRelay(ClosesAtOnce):
     """A relay on a `VirtualNetwork`: give it to `subscriber` in place of a publisher.
 
     Args:
-        network: which made it.
+        world: the network.
         process: the simulated one.
 
     """
 
-    def __init__(self, network: Time, process: SimulatedRelay) -> None:
-        self._network = network
+    def __init__(self, world: World, process: SimulatedRelay) -> None:
+        self._world = world
         self._process = process
+        self.process_name = process.name
 
     @property
     def endpoint(self) -> str:
@@ -417,9 +388,24 @@ class VirtualRelay(ClosesAtOnce):
         return self._process.endpoint
 
     @property
+    def relay(self) -> RelayCore | None:
+        """The engine of its publishing side; None while it is dead."""
+        return self._process.relay
+
+    @property
+    def core(self) -> SubscriberCore | None:
+        """The engine of its receiving side; None while it is dead."""
+        return self._process.core
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits to be sent."""
+        return self._process.is_idle
+
+    @property
     def connected(self) -> int:
         """How many sessions of publishers it has joined."""
-        core = self._process.core
+        core = self.core
         return 0 if core is None else sum(peer.joined for peer in core.peers.values())
 
     def wait_for_subscribers(self, count: int = 1, timeout: float | None = None) -> None:
@@ -434,10 +420,12 @@ class VirtualRelay(ClosesAtOnce):
             ClosedError: the relay is closed, or has crashed.
 
         """
-        relay = self._process.relay
+        relay = self.relay
         if relay is None:
             raise ClosedError("the relay", "it is closed, or has crashed")
-        _wait_for_joins(self._network, relay, count, timeout)
+        limit = ENDLESS_S if timeout is None else timeout
+        if not self._world.wait_until(lambda: relay.joined >= count, limit):
+            raise TimeoutError(f"{relay.joined} of {count} subscribers came within {limit} s")
 
     def crash(self) -> None:
         """Die as by SIGKILL: without a log all that it had is gone."""
@@ -452,12 +440,8 @@ class VirtualRelay(ClosesAtOnce):
         self._process.leave_for_good()
 
     def __repr__(self) -> str:
-        return f"<VirtualRelay {self._process.name}>"
+        return f"<VirtualRelay {self.process_name}>"
 
 
-def _wait_for_joins(
-    network: Time, core: PublisherCore | RelayCore, count: int, timeout: float | None
-) -> None:
-    limit = ENDLESS_S if timeout is None else timeout
-    if not network.wait_until(lambda: core.joined >= count, limit):
-        raise TimeoutError(f"{core.joined} of {count} subscribers came within {limit} s")
+Upstream = VirtualPublisher | VirtualAioPublisher | VirtualRelay
+"""What a subscriber connects to."""

@@ -57,6 +57,8 @@ class Faults:
     a cursor notes a session."""
     gone_for_good: float = 0.0
     """Part of the publishers killed by `join_kills` that never come back."""
+    heartbeat_loss: float = 0.0
+    """Part of the heartbeats that are lost."""
     shared_loss: float = 0.0
     """Part of the datagrams that all subscribers lose."""
     answers_loss: float = 0.0
@@ -115,7 +117,7 @@ class Faults:
                 simulation.at_rate(rate, fault)
         if self.join_kills:
             network.step = lambda *step: self._step_of_join(simulation, *step)
-        if self.shared_loss or self.answers_loss:
+        if self.heartbeat_loss or self.shared_loss or self.answers_loss:
             network.watchers.append(lambda link, frame: self._is_lost(simulation, link, frame))
 
     def _crash(
@@ -127,10 +129,13 @@ class Faults:
         simulation.network.after(simulation.about(self.restart_delay), back)
 
     def _is_lost(self, simulation: Simulation, link: Link, frame: bytes) -> bool:
+        network = simulation.network
+        if self.heartbeat_loss and network.kind_of(frame) == "HEARTBEAT":
+            return network.rng.random() < self.heartbeat_loss
         if link.kind == "data":  # the same datagram at the same time is lost for all
             draw = zlib.crc32(frame, simulation.clock.now_ns & 0xFFFFFFFF) / 2**32
             return draw < self.shared_loss
-        return ".answers" in link.target and simulation.network.rng.random() < self.answers_loss
+        return ".answers" in link.target and network.rng.random() < self.answers_loss
 
     def _step_of_join(self, simulation: Simulation, kind: str, source: str, target: str) -> None:
         """Let one of two processes die at a step of a join, perhaps."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.testing import Simulation
-from p2pmsg.testing.simulated_sending import WALL_NS
+from p2pmsg.testing.host import WALL_NS
 from tests.simulation.faults import simulate
 
 SETTLE_S = 30.0
@@ -82,7 +82,7 @@ PROFILES = {
         {**TIGHT, "topics": 12, "loss": 0.2, "replay_bytes": 10**6, "messages_per_s": 400}
     ),
     "hardly any heartbeats": Profile(
-        {"topics": 12, "loss": 0.1, "heartbeats_per_s": 0.05, "messages_per_s": 400}
+        {"topics": 12, "loss": 0.1, "heartbeat_loss": 0.99, "messages_per_s": 400}
     ),
     "everything": Profile(EVERYTHING, publishers=2),
     "everything in little space": Profile({**EVERYTHING, **TIGHT}),

@@ -59,7 +59,7 @@ def check_nothing_is_missing(simulation, seed):
             assert (cursor.delivered, cursor.lost) == (simulation.published, {}), seed
 
 
-@pytest.mark.rounds(1, 200)
+@pytest.mark.rounds(3, 200)
 @pytest.mark.parametrize("profile", ALONE.values(), ids=ALONE)
 def test_a_subscriber_that_dies_misses_nothing(profile, rounds):
     crashes = repeated = 0
@@ -70,8 +70,8 @@ def test_a_subscriber_that_dies_misses_nothing(profile, rounds):
         check_nothing_is_missing(simulation, seed)
         crashes += sum(subscriber.crashes for subscriber in simulation.subscribers)
         repeated += sum(subscriber.cursor.repeated for subscriber in simulation.subscribers)
-    assert crashes > rounds
-    assert repeated > rounds  # so the checks have had something to look at
+    assert crashes >= rounds
+    assert repeated >= rounds  # so the checks have had something to look at
 
 
 @pytest.mark.rounds(1, 200)

@@ -74,7 +74,7 @@ def test_keys_that_were_lost_with_a_connection_are_asked_for_when_it_returns(see
     (publisher,), (subscriber, _) = simulation.publishers, simulation.subscribers
     publisher.rotate_keys()
     subscriber.cut(0, recovery=True)
-    assert simulation.run_until(lambda: publisher.is_idle, 0.01)
+    assert simulation.run_until(lambda: publisher.is_idle, 0.5)
     assert simulation.run_until(lambda: publisher.is_read_by(subscriber.core), 5.0)
     assert publisher.multicast.keys.rotations == 1
 

@@ -84,12 +84,12 @@ def test_a_path_on_which_no_data_comes_any_more_is_noticed_while_it_flows(option
         simulation.run(0.3)
         largest = 100 if "multicast" in options else 70
         narrow(simulation, publisher.name, subscriber.name, largest, 60.0)
-        simulation.run(2.0)
+        simulation.run(8.0)
         waiting = []
-        for _ in range(8):  # it is asked for what is there every second or two
+        for _ in range(8):  # it is asked for what is there every three seconds
             simulation.run(0.5)
             waiting.append(simulation.published - simulation.delivered)
-        assert min(waiting) < 1300, seed  # where it were not noticed: 2,500 at least
+        assert min(waiting) < 2500, seed  # where it were not noticed: 7,000 at least
         simulation.heal()
         assert simulation.drain(60.0), seed
         simulation.check(quiet=0.0)
@@ -116,7 +116,7 @@ def test_a_slow_path_is_not_filled_with_what_has_been_asked_for_already(options,
         simulation = simulate(
             seed, bytes_per_s=bytes_per_s, topics=3,
                 messages_per_s=messages_per_s / (1 + relayed),
-                bytes_max=120, queue_frames=1000, heartbeats_per_s=20,
+                bytes_max=120, queue_frames=1000, heartbeat_loss=0.9,
         )  # fmt: skip
         server = simulation.add_publisher()
         if relayed:
@@ -145,7 +145,7 @@ def test_messages_come_that_take_longer_than_a_peer_may_be_silent(relayed, round
     for seed in range(rounds):
         simulation = simulate(
             seed, bytes_per_s=4_000, messages_per_s=0.1, bytes_max=40_000,
-                queue_frames=1000, heartbeats_per_s=5, topics=2, publisher_timeout=1.0,
+                queue_frames=1000, topics=2, publisher_timeout=1.0,
         )  # fmt: skip
         server = publisher = simulation.add_publisher()
         if relayed:

@@ -105,7 +105,7 @@ def test_the_promise_holds_with_relays(shape, rounds):
     assert delivered > 20 * rounds
 
 
-@pytest.mark.rounds(1, 100)
+@pytest.mark.rounds(10, 100)
 @pytest.mark.parametrize("both", [False, True], ids=["relay only", "publisher and relay"])
 def test_what_a_relay_keeps_is_not_given_up_while_it_is_away(both, rounds):
     """It is away for up to 28 s of the 30 that it may be; a gap is otherwise given up after 10."""

@@ -94,7 +94,7 @@ def test_a_line_that_says_nothing_is_probed_which_shows_a_lost_tail_too(monkeypa
     """Without heartbeats, and with welcomes that are not lost."""
     for name, nothing in NO_HEARTBEATS.items():
         monkeypatch.setattr(HeartbeatSender, name, nothing)
-    profile = Profile({"loss": 0.05, "heartbeats_per_s": 1})
+    profile = Profile({"loss": 0.05, "heartbeat_loss": 0.9})
     for seed in range(20):
         run(build(profile, seed), profile)
 

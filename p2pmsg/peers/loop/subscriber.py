@@ -19,7 +19,6 @@ from p2pmsg.peers.reading import AsyncEach, AsyncMessages
 # from p2pmsg.peers.reading import Each, iterate, waiter
 # both
 from p2pmsg.peers.subscriber import MANY, Report, SubscriberBase
-from p2pmsg.sync.settings import deadline
 
 _BATCH_MAX = 65_536
 
@@ -172,7 +171,7 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
             RuntimeError: it belongs to another event loop.
 
         """
-        deadline_ns = None if timeout is None else deadline(timeout)
+        deadline_ns = None if timeout is None else self._deadline(timeout)
         # loop only
         self._driver.check_caller()
         if self._driver.must_rest():
@@ -200,7 +199,7 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
 
         """
         _check_count(count_max)
-        deadline_ns = None if timeout is None else deadline(timeout)
+        deadline_ns = None if timeout is None else self._deadline(timeout)
         # loop only
         self._driver.check_caller()
         if self._driver.must_rest():

@@ -9,7 +9,6 @@ from p2pmsg.driver.faces import ThreadFace
 from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.peers.reading import Each, iterate, waiter
 from p2pmsg.peers.subscriber import MANY, Report, SubscriberBase
-from p2pmsg.sync.settings import deadline
 
 _BATCH_MAX = 65_536
 
@@ -142,7 +141,7 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
             RuntimeError: it belongs to another event loop.
 
         """
-        deadline_ns = None if timeout is None else deadline(timeout)
+        deadline_ns = None if timeout is None else self._deadline(timeout)
         if self._each:
             self._driver.run(self._peer.commit_returned())
         while True:
@@ -165,7 +164,7 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
 
         """
         _check_count(count_max)
-        deadline_ns = None if timeout is None else deadline(timeout)
+        deadline_ns = None if timeout is None else self._deadline(timeout)
         if self._each:
             self._driver.run(self._peer.commit_returned())
         while True:

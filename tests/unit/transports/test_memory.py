@@ -126,3 +126,29 @@ def test_it_answers_all_that_peers_ask_zmqs_sockets():
         assert [one.check(), one.was_ended_here(), one.has_returned()] == [False] * 3
     client.close()
     assert len(server.connections) == 0
+
+
+def test_requests_on_their_way_arrive_where_closing_leaves_them_time():
+    waiting = []
+    network = MemoryNetwork(lambda link, frame: waiting.append((link, frame)))
+    server = MemoryRecoveryServer(FEED, network=network)
+    for linger_ms in (0, 100):
+        client = MemoryRecoveryClient(FEED, network=network)
+        client.connect()
+        client.send(b"bye")
+        client.close(linger_ms)
+    for link, frame in waiting:
+        link.arrive(frame)
+    ((requester, frame),) = server.receive_some(9)
+    assert (frame, server.reply(requester, b"?")) == (b"bye", None)
+
+
+def test_it_says_that_it_was_connected_again():
+    network = MemoryNetwork()
+    server = MemoryRecoveryServer(FEED, network=network)
+    client = MemoryRecoveryClient(FEED, network=network)
+    client.connect()
+    assert not client.has_returned()
+    server.close()
+    MemoryRecoveryServer(FEED, network=network)
+    assert [client.has_returned(), client.has_returned()] == [True, False]

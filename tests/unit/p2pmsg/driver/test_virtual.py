@@ -156,3 +156,25 @@ def test_tasks_take_turns_while_time_passes(network):
     began_ns = network.clock.now_ns
     assert asyncio.run(main()) == b"c"
     assert network.clock.now_ns >= began_ns + 5 * S
+
+
+def test_a_verb_that_was_begun_goes_on_with_the_turns(network, driver):
+    got = []
+    driver.begin(driver.peer.receive(5.0), got.append)
+    network.run_until(network.clock.now_ns + S)
+    assert got == []
+    bring(driver, b"a")
+    assert got == [b"a"]
+    bring(driver, b"b")
+    driver.begin(driver.peer.receive(5.0), got.append)
+    assert got == [b"a", b"b"]  # it had not to wait
+
+
+def test_a_section_that_has_ended_refuses_all(driver):
+    def refuse():
+        raise ClosedError("it", "it has crashed")
+
+    driver.section.end(refuse)
+    with pytest.raises(ClosedError, match="crashed"):
+        driver.run(driver.peer.receive(0.0))
+    driver.section.renew()  # so that it can be stopped
