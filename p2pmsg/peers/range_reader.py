@@ -239,10 +239,19 @@ class RangeReaderPeer(Peer):
         channel.flush()
         return made
 
+    def take_item(self, fetch: RangeFetch, position: int) -> MessageBatch | LossReport | None:
+        """Return what comes at `position` of a range, if it is there."""
+        self._check_open()
+        now_ns = self.now_ns()
+        fetch.begin(position, now_ns)
+        item = fetch.next_item(now_ns)
+        if fetch.place.outbox:
+            self._channel_at(fetch.place).flush()
+        return item
+
     def next_item(self, fetch: RangeFetch, position: int) -> Verb[MessageBatch | LossReport | None]:
         """Return what comes at `position` of a range; None at its end."""
-        place = fetch.place
-        channel = next((each for each in self._channels if each.place is place), self._channels[0])
+        channel = self._channel_at(fetch.place)
         fetch.begin(position, self.now_ns())
         try:
             while True:
@@ -278,6 +287,9 @@ class RangeReaderPeer(Peer):
             return self._timeout_ns
         at_least("timeout", timeout, 0.001)
         return to_ns(timeout)
+
+    def _channel_at(self, place: Place) -> RangeChannel:
+        return next((each for each in self._channels if each.place is place), self._channels[0])
 
     def _channel_of(self, session: int) -> RangeChannel:
         """Return the channel on which to ask for a session: of a group, each has its own."""
@@ -356,6 +368,13 @@ class RangeReaderBase:
         """What `heads` was asked for by `topics` last, and the publisher gives no right to."""
         found: dict[str, AccessDeniedError] = self._driver.section.read(self._peer.denied_last)
         return found
+
+    def _take_item(self, fetch: RangeFetch, position: int) -> MessageBatch | LossReport | None:
+        """Return what comes next of a range, if it is there."""
+        item: MessageBatch | LossReport | None = self._driver.section.run(
+            self._peer.take_item, fetch, position
+        )
+        return item
 
     def cancel(self) -> None:
         """Let what waits elsewhere raise `ClosedError`, within a second; then close it."""

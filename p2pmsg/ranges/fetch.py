@@ -1,5 +1,6 @@
 """One fetch of a range: windows are asked for, batches and losses come out in order. No I/O."""
 
+from collections import deque
 from functools import lru_cache
 from random import Random
 from typing import Final
@@ -18,6 +19,10 @@ _WINDOW_BYTES: Final = 8 * 2**20
 _WINDOW_COUNT: Final = 1024
 """How many messages are asked for until their size is known."""
 _WINDOW_COUNT_MAX: Final = 131_072
+_ARRIVED_BYTES_MAX: Final = 2 * _WINDOW_BYTES
+_ARRIVED_MAX: Final = 1024
+"""What has arrived and was not looked at yet: bytes of frames, and refusals. More than that was not
+asked for; it is dropped."""
 _FIRST_NS: Final = 50 * MS
 """How long the first answer is waited for before anything else is done."""
 _RECONNECT_NS: Final = 2000 * MS
@@ -84,6 +89,8 @@ class RangeFetch:
         self._name = peer.name if peer is not None and peer.session == session else ""
         self._machine: StreamReceiver[Frame] | None = None
         self._whole: Frame | None = None
+        self._arrived: deque[Frame | tuple[LossReason, list[control.Range]]] = deque()
+        self._arrived_bytes = 0
         self._begun_ns = self._last_heard_ns = self._reconnected_ns = self._left_ns = now_ns
         self._answered_ns = -1
         self._absent_ns: int | None = None
@@ -114,6 +121,8 @@ class RangeFetch:
             self.position = position
         self._start = self._asked = self.position
         self._machine = self._whole = self._waiting = self._lost = None
+        self._arrived.clear()
+        self._arrived_bytes = 0
         self._is_denied = False
 
     def begin(self, position: int, now_ns: int) -> None:
@@ -156,16 +165,20 @@ class RangeFetch:
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             return waiting
-        if self._machine is not None:
-            output = self._machine.next_output()
-            if isinstance(output, Loss) and output.reason is LossReason.TIMEOUT:
-                self._give_up(output.reason, now_ns)  # the rest as well
-            return output
-        if self._whole is None:
-            return None
-        frame, self._whole, start = self._whole, None, self._start
-        self._start = self._stop
-        return Delivery(frame, start, start - frame.sequence, self._stop - start)
+        while True:
+            if self._machine is not None:
+                output = self._machine.next_output()
+                if output is not None:
+                    if isinstance(output, Loss) and output.reason is LossReason.TIMEOUT:
+                        self._give_up(output.reason, now_ns)  # the rest as well
+                    return output
+            elif self._whole is not None:
+                frame, self._whole, start = self._whole, None, self._start
+                self._start = self._stop
+                return Delivery(frame, start, start - frame.sequence, self._stop - start)
+            if not self._arrived:
+                return None
+            self._take_next(now_ns)
 
     def _merge(self, loss: Loss) -> LossReport | None:
         """Report one range once, however many windows it was asked for in."""
@@ -213,35 +226,51 @@ class RangeFetch:
         receiver.give_up(reason)
 
     def take_frame(self, frame: Frame, now_ns: int) -> None:
-        """Take messages of this range."""
-        count = min(frame.count, self._stop - frame.sequence)
-        if count < 1:
+        """Take messages of this range; they are looked at when it is their turn."""
+        if min(frame.count, self._stop - frame.sequence) < 1:
             return  # left over from an earlier fetch
         self._last_heard_ns = now_ns
+        size = len(frame.data)
+        if not self._arrived or self._arrived_bytes + size <= _ARRIVED_BYTES_MAX:
+            self._arrived.append(frame)
+            self._arrived_bytes += size
+
+    def take_refusal(self, body: control.Refused, now_ns: int) -> None:
+        """Take that a part of it is not there any more."""
+        self._last_heard_ns = now_ns
+        try:
+            reason = LossReason(body.reason)
+        except ValueError:
+            raise FrameError("reason") from None
+        if any(start >= stop for start, stop in body.ranges):
+            raise FrameError("range")
+        if len(self._arrived) < _ARRIVED_MAX:
+            self._arrived.append((reason, body.ranges))
+
+    def _take_next(self, now_ns: int) -> None:
+        """Look at what has arrived next."""
+        arrived = self._arrived.popleft()
+        if isinstance(arrived, Frame):
+            self._arrived_bytes -= len(arrived.data)
+            self._receive(arrived, now_ns)
+        elif self._start < self._stop and self._whole is None:
+            self._refuse(*arrived, now_ns)
+
+    def _receive(self, frame: Frame, now_ns: int) -> None:
         if self._machine is None:
             if self._start >= self._stop or self._whole is not None:
                 return  # it came twice
             if frame.sequence <= self._start and frame.sequence + frame.count >= self._stop:
                 self._whole = frame
                 return
-        size = len(frame.data)
+        count, size = min(frame.count, self._stop - frame.sequence), len(frame.data)
         self._window = max(1, min(_WINDOW_COUNT_MAX, _WINDOW_BYTES * frame.count // size))
         receiver = self._receiver(now_ns)
         receiver.receive(frame.sequence, count, size, frame, now_ns=now_ns)
 
-    def take_refusal(self, body: control.Refused, now_ns: int) -> None:
-        """Take that a part of it is not there any more."""
-        self._last_heard_ns = now_ns
-        if self._start >= self._stop or self._whole is not None:
-            return
+    def _refuse(self, reason: LossReason, ranges: list[control.Range], now_ns: int) -> None:
         receiver = self._receiver(now_ns)
-        try:
-            reason = LossReason(body.reason)
-        except ValueError:
-            raise FrameError("reason") from None
-        for start, stop in body.ranges:
-            if start >= stop:
-                raise FrameError("range")
+        for start, stop in ranges:
             if reason is LossReason.DENIED:
                 self._is_denied = True
             elif reason is LossReason.BUDGET:

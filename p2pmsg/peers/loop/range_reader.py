@@ -138,8 +138,13 @@ class RangeReader(RangeReaderBase, LoopFace):
         self, fetch: RangeFetch, position: int
     ) -> MessageBatch | LossReport | None:
         """Return what comes at `position` of a range; None at its end. For what `fetch` returns."""
-        verb = self._peer.next_item(fetch, position)
-        item: MessageBatch | LossReport | None = await self._driver.run(verb)
+        # loop only
+        if self._driver.must_rest():
+            await self._driver.rest()
+        # both
+        item = self._take_item(fetch, position)
+        if item is None:
+            item = await self._driver.run(self._peer.next_item(fetch, position))
         return item
 
     async def close(self) -> None:

@@ -137,8 +137,9 @@ class RangeReader(RangeReaderBase, ThreadFace):
 
     def _next_item(self, fetch: RangeFetch, position: int) -> MessageBatch | LossReport | None:
         """Return what comes at `position` of a range; None at its end. For what `fetch` returns."""
-        verb = self._peer.next_item(fetch, position)
-        item: MessageBatch | LossReport | None = self._driver.run(verb)
+        item = self._take_item(fetch, position)
+        if item is None:
+            item = self._driver.run(self._peer.next_item(fetch, position))
         return item
 
     def close(self) -> None:
