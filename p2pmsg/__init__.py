@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from p2pmsg.peers.threads.publisher import Publisher as Publisher
     from p2pmsg.peers.threads.puller import Puller as Puller
     from p2pmsg.peers.threads.pusher import Pusher as Pusher
+    from p2pmsg.peers.threads.requester import Requester as Requester
+    from p2pmsg.peers.threads.responder import Responder as Responder
     from p2pmsg.peers.threads.subscriber import Subscriber as Subscriber
     from p2pmsg.queue import Job as Job
     from p2pmsg.queue import PusherConfig as PusherConfig
-    from p2pmsg.requests import Requester as Requester
-    from p2pmsg.requests import Responder as Responder
     from p2pmsg.security import Security as Security
     from p2pmsg.sync.relay import Relay as Relay
 
@@ -109,8 +109,9 @@ _HOMES = {
     "p2pmsg.log": ("LogConfig",),
     "p2pmsg.message": ("Message", "MessageBatch"),
     "p2pmsg.peers.threads.pusher": ("Pusher",),
+    "p2pmsg.peers.threads.requester": ("Requester",),
+    "p2pmsg.peers.threads.responder": ("Responder",),
     "p2pmsg.queue": ("Job", "PusherConfig"),
-    "p2pmsg.requests": ("Requester", "Responder"),
     "p2pmsg.security": ("Security",),
     "p2pmsg.peers.threads.publisher": ("Publisher",),
     "p2pmsg.peers.threads.puller": ("Puller",),

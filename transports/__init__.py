@@ -10,7 +10,7 @@ from transports.base import (
     RecoveryClient,
     RecoveryServer,
 )
-from transports.busy_wait import BUSY_WAIT_US, TURN, BusyWait
+from transports.busy_wait import BUSY_WAIT_US, TURN, BusyWait, Turn
 from transports.context import Context, context, ended_at_exit
 from transports.endpoint import Endpoint, as_endpoint, parse_endpoint
 from transports.errors import (
@@ -27,9 +27,8 @@ from transports.zmq_recovery import (
     ZmqQueueServer,
     ZmqRecoveryClient,
     ZmqRecoveryServer,
-    wait_for_any,
 )
-from transports.zmq_socket import ZmqSocket
+from transports.zmq_socket import ZmqSocket, busy_wait_for
 
 if TYPE_CHECKING:
     from transports.curve import (
@@ -79,6 +78,7 @@ __all__ = [
     "RecoveryServer",
     "ReplyMemory",
     "TransportError",
+    "Turn",
     "UdpReceiver",
     "UdpSender",
     "ZmqQueueClient",
@@ -89,6 +89,7 @@ __all__ = [
     "ZmqSender",
     "ZmqSocket",
     "as_endpoint",
+    "busy_wait_for",
     "context",
     "describe_peer",
     "ended_at_exit",
@@ -98,7 +99,6 @@ __all__ = [
     "make_zmq_frame",
     "parse_endpoint",
     "parse_key",
-    "wait_for_any",
 ]
 
 # What few programs use is imported when it is first named here.

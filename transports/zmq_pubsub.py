@@ -247,7 +247,7 @@ class ZmqReceiver(ZmqConnectingSocket):
         )  # fmt: skip
         self._receive_timeout_ms = -1
         self._recv = self.socket.recv
-        self._busy_wait = busy_wait_for(self.socket, busy_wait_us)
+        self._busy_wait = busy_wait_for(self.socket, window_us=busy_wait_us)
         self._has_come = partial(zmq_poll, [(self.socket, int(zmq.POLLIN))], 0)
 
     def has_message(self) -> bool:

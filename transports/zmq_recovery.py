@@ -10,7 +10,6 @@ import zmq
 from transports.busy_wait import BUSY_WAIT_US
 from transports.context import Context
 from transports.endpoint import Endpoint
-from transports.errors import translate
 from transports.reply_memory import TRACKED_BYTES, ReplyMemory
 from transports.zmq_frame import send_frame
 from transports.zmq_socket import (
@@ -295,7 +294,7 @@ class ZmqQueueServer(ZmqRecoveryServer):
         )  # fmt: skip
         self.memory = None  # credit, or one answer to a request, is the bound
         self._receive_timeout_ms = -1
-        self._busy_wait = busy_wait_for(self.socket, busy_wait_us)
+        self._busy_wait = busy_wait_for(self.socket, window_us=busy_wait_us)
         self.fd = int(self.socket.get(zmq.FD))
         self.break_fd = self.connections.fd
         self._broken = 0
@@ -354,7 +353,7 @@ class ZmqQueueClient(ZmqRecoveryClient):
         )  # fmt: skip
         self.fd = int(self.socket.get(zmq.FD))
         self._receive_timeout_ms = -1
-        self._busy_wait = busy_wait_for(self.socket, busy_wait_us)
+        self._busy_wait = busy_wait_for(self.socket, window_us=busy_wait_us)
 
     def receive_wait(self, timeout_ms: int) -> bytes | None:
         """Return the next frame, or None after `timeout_ms` without one.
@@ -373,17 +372,6 @@ class ZmqQueueClient(ZmqRecoveryClient):
         except zmq.ZMQError as error:
             raise self._error(error) from error
         return frame
-
-
-def wait_for_any(clients: list[ZmqQueueClient], timeout_ms: int) -> None:
-    """Wait until one of the sockets has a frame, for `timeout_ms` at most."""
-    poller = zmq.Poller()
-    for client in clients:
-        poller.register(client.socket, zmq.POLLIN)
-    try:
-        poller.poll(timeout_ms)
-    except zmq.ZMQError as error:
-        raise translate(error, clients[0].endpoint) from error
 
 
 def _skip_parts(socket: zmq.Socket[bytes]) -> None:

@@ -10,7 +10,7 @@ import zmq
 from zmq.backend import zmq_poll
 
 from transports.binding import IpcFile, on_bound, on_closed, translate_bind, wait_for
-from transports.busy_wait import BusyWait
+from transports.busy_wait import TURN, BusyWait, Turn
 from transports.connections import Connections
 from transports.context import Context, Socket, on_linger
 from transports.endpoint import Endpoint, as_endpoint, is_address
@@ -544,7 +544,8 @@ def _bind_address(endpoint: Endpoint) -> str:
         raise AddressError(str(endpoint), reason, error.errno) from error
 
 
-def busy_wait_for(socket: Socket, window_us: float) -> BusyWait:
-    """Return what looks for messages on a socket for so long, in µs, before a wait for them."""
+def busy_wait_for(*sockets: Socket, window_us: float, turn: Turn = TURN) -> BusyWait:
+    """Return what looks for messages on sockets for so long, in µs, before a wait for them."""
     # Reading ZMQ_EVENTS takes as long, but keeps the interpreter from other threads.
-    return BusyWait(window_us, partial(zmq_poll, [(socket, int(zmq.POLLIN))], 0))
+    watched = [(each, int(zmq.POLLIN)) for each in sockets]
+    return BusyWait(window_us, partial(zmq_poll, watched, 0), turn=turn)

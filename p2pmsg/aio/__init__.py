@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from p2pmsg.aio import metrics as metrics
     from p2pmsg.aio.relay import Relay as Relay
-    from p2pmsg.aio.requester import Answer as Answer
-    from p2pmsg.aio.requester import Requester as Requester
-    from p2pmsg.aio.responder import Responder as Responder
     from p2pmsg.peers.loop.publisher import Publisher as Publisher
     from p2pmsg.peers.loop.puller import Puller as Puller
     from p2pmsg.peers.loop.pusher import Pusher as Pusher
+    from p2pmsg.peers.loop.requester import Requester as Requester
+    from p2pmsg.peers.loop.responder import Responder as Responder
     from p2pmsg.peers.loop.subscriber import Subscriber as Subscriber
+    from p2pmsg.requests.answers import Answer as Answer
 
 __all__ = [
     "Answer",
@@ -32,13 +32,13 @@ __all__ = [
 ]
 
 _HOME = {
-    "Answer": "p2pmsg.aio.requester",
+    "Answer": "p2pmsg.requests.answers",
     "Publisher": "p2pmsg.peers.loop.publisher",
     "Puller": "p2pmsg.peers.loop.puller",
     "Pusher": "p2pmsg.peers.loop.pusher",
     "Relay": "p2pmsg.aio.relay",
-    "Requester": "p2pmsg.aio.requester",
-    "Responder": "p2pmsg.aio.responder",
+    "Requester": "p2pmsg.peers.loop.requester",
+    "Responder": "p2pmsg.peers.loop.responder",
     "Subscriber": "p2pmsg.peers.loop.subscriber",
 }
 

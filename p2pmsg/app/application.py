@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import transports
 from p2pmsg.aio import Puller
-from p2pmsg.aio.responder import Responder
 from p2pmsg.app.handler import Handler, HandlerStats, Middleware
 from p2pmsg.app.parameters import name_of, parameters_of
 from p2pmsg.app.policy import OnError
@@ -28,6 +27,7 @@ from p2pmsg.app.wakeup import woken_by_signals
 from p2pmsg.checks import at_least, check, checked, shown, whole
 from p2pmsg.driver.stop_signals import StopSignals
 from p2pmsg.errors import ClosedError, ConfigError, translated
+from p2pmsg.peers.loop.responder import Responder
 from p2pmsg.peers.loop.subscriber import Subscriber
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.sync.settings import check_endpoints, check_topics

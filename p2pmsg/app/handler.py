@@ -13,7 +13,7 @@ from p2pmsg.app.threads import AWAIT, HandlerThreads
 from p2pmsg.checks import check_result, is_async
 from p2pmsg.errors import HandlerError, InvalidValueError
 from p2pmsg.queue.running import reason_of
-from p2pmsg.requests.responder_base import LEFT
+from p2pmsg.requests.responder_engine import LEFT
 from p2pmsg.stats import Stats
 from p2pmsg.trouble import Rarely
 from transports.own_log import own_log as _log

@@ -8,17 +8,18 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.aio import Puller
-from p2pmsg.aio.responder import Responder, is_wanted
 from p2pmsg.app.events import Event, Request
 from p2pmsg.app.handler import Handler, Runtime
 from p2pmsg.app.order import NO_KEY, WINDOW_MAX, Entry, InOrder, KeyQueue
 from p2pmsg.checks import check, whole
 from p2pmsg.errors import InvalidValueError, SecurityError, SessionEndedError
 from p2pmsg.message import Message
+from p2pmsg.peers.handling import is_wanted
+from p2pmsg.peers.loop.responder import Responder
 from p2pmsg.peers.loop.subscriber import Subscriber
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.running import acknowledge
-from p2pmsg.requests.responder_base import EXPIRED, LEFT
+from p2pmsg.requests.responder_engine import EXPIRED, LEFT
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.topics import check_topic
 from transports.own_log import own_log as _log

@@ -38,8 +38,8 @@ from p2pmsg.errors import ConfigError, MissingExtraError
 from p2pmsg.peers.threads.publisher import Publisher
 from p2pmsg.peers.threads.puller import Puller
 from p2pmsg.peers.threads.pusher import Pusher
+from p2pmsg.peers.threads.requester import Requester
 from p2pmsg.peers.threads.subscriber import Subscriber
-from p2pmsg.requests import Requester
 from p2pmsg.security.use import curve_client, curve_server, warn_if_open
 from transports.zmq_plain import ZmqPlainSocket
 

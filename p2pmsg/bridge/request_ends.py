@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from p2pmsg.bridge.ends import SLICE_S, Batch, IsOver, Source, Target, Written
 from p2pmsg.bridge.shapes import Reader, Writer
 from p2pmsg.errors import MessageError, RequestError, SecurityError
-from p2pmsg.requests import Requester, Responder
+from p2pmsg.peers.threads.requester import Requester
+from p2pmsg.peers.threads.responder import Responder
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from p2pmsg.cli.command import UsageError, command, flag, option
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import value_text
 from p2pmsg.json_text import to_json
-from p2pmsg.requests import Requester
+from p2pmsg.peers.threads.requester import Requester
 
 
 @command(

@@ -10,7 +10,7 @@ from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import Running, check_program, run_program, wait_for
 from p2pmsg.cli.secured import SECURITY, security_of
-from p2pmsg.requests import Responder
+from p2pmsg.peers.threads.responder import Responder
 from transports.signals import defer_signals
 
 

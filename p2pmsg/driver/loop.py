@@ -12,7 +12,7 @@ import transports
 from p2pmsg.driver.lifecycle import check_process, close_in_children
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.section import Section
-from p2pmsg.driver.verbs import Blocking, Calling, Done, Verb, Wait, step
+from p2pmsg.driver.verbs import Blocking, Calling, Done, LateError, Verb, Wait, step
 from p2pmsg.errors import ClosedError
 from transports.own_log import own_log as _log
 
@@ -147,6 +147,22 @@ class TurnDriver:
             self.add_waiter(rest, lambda: begin(self.peer.upkeep()))
             raise
 
+    def call(self, verb: Verb[None], request: Blocking) -> tuple[Any, Exception | None]:
+        """Make a call of the upkeep here; return what it returned, and what it raised.
+
+        SystemExit and KeyboardInterrupt are for the program; the upkeep goes on after a rest.
+        """
+        try:
+            return request.call(), None
+        except Exception as failure:
+            return None, failure
+        except BaseException:
+            self.add_waiter(Wait(bool, self.now_ns() + _AGAIN_NS), lambda: self._keep_up(verb))
+            raise
+
+    def _keep_up(self, verb: Verb[None], value: Any = None, error: Any = None) -> None:
+        """Go on with the peer's upkeep until it waits."""
+
     def is_over(self, wait: Wait) -> bool:
         """Whether the deadline of `wait` has passed."""
         return wait.deadline_ns is not None and self.now_ns() >= wait.deadline_ns
@@ -271,6 +287,8 @@ class LoopDriver(TurnDriver):
                         value = await asyncio.shield(self._begin_blocking(request))
                 except Exception as failure:
                     error = failure
+        except LateError as error:
+            raise TimeoutError(str(error)) from None  # the rest is between verb and section
         finally:
             verb.close()
             if self._waiting and not self.stopping:
@@ -322,9 +340,12 @@ class LoopDriver(TurnDriver):
 
     def _keep_up(self, verb: Verb[None], value: Any = None, error: Any = None) -> None:
         """Go on with the peer's upkeep until it waits, without a task of its own."""
-        if self.stopping:
-            return
-        request = self.step_upkeep(verb, value, error, self._keep_up)
+        request: Any = None
+        while not self.stopping:
+            request = self.step_upkeep(verb, value, error, self._keep_up)
+            if not isinstance(request, Calling):
+                break
+            value, error = self.call(verb, request)
         if isinstance(request, Wait):
             self.add_waiter(request, partial(self._keep_up, verb, request))
         elif isinstance(request, Blocking):
@@ -544,6 +565,8 @@ class ManualDriver(TurnDriver):
                     value = await _hand(request)
                 except Exception as failure:
                     error = failure
+        except LateError as error:
+            raise TimeoutError(str(error)) from None  # the rest is between verb and section
         finally:
             verb.close()
 
@@ -564,10 +587,7 @@ class ManualDriver(TurnDriver):
                 return
             if isinstance(request, Done):
                 return
-            try:
-                value = request.call()
-            except Exception as failure:
-                error = failure
+            value, error = self.call(verb, request)
 
 
 def _outcome(done: "asyncio.Future[Any]") -> tuple[Any, BaseException | None]:

@@ -23,7 +23,7 @@ from p2pmsg.driver.lifecycle import (
 )
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.section import Section
-from p2pmsg.driver.verbs import Blocking, Done, Verb, Wait, step
+from p2pmsg.driver.verbs import Blocking, Done, LateError, Verb, Wait, step
 from p2pmsg.errors import ReentrantCallError
 from transports.own_log import own_log as _log
 from transports.platform import wake_files
@@ -149,6 +149,8 @@ class ThreadDriver:
                         value = request.call()
                     except Exception as failure:
                         error = failure
+        except LateError as error:
+            raise TimeoutError(str(error)) from None  # the rest is between verb and section
         except BaseException:
             if isinstance(request, Done):  # what it took does not get to its caller
                 self.section.busy = True

@@ -54,7 +54,9 @@ class Done(NamedTuple):
 
 
 class LateError(TimeoutError):
-    """A verb has waited as long as it was to: a `TimeoutError` that leaves the engine as it was.
+    """A verb has waited as long as it was to, and has left the engine as it was.
+
+    Its caller gets a plain `TimeoutError`.
 
     A `TimeoutError` may as well be what a signal's handler raised, somewhere in the engine.
     """

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 from p2pmsg.driver.loop import TurnDriver, Waiter
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.section import Section
-from p2pmsg.driver.verbs import Done, Verb, Wait, step
+from p2pmsg.driver.verbs import Done, LateError, Verb, Wait, step
 from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 
@@ -218,6 +218,8 @@ class VirtualDriver(EventDriver):
                         value = request.call()
                     except Exception as failure:
                         error = failure
+        except LateError as error:
+            raise TimeoutError(str(error)) from None  # the rest is between verb and section
         finally:
             verb.close()
 
@@ -292,6 +294,8 @@ class VirtualLoopDriver(EventDriver):
                         value = request.call()
                     except Exception as failure:
                         error = failure
+        except LateError as error:
+            raise TimeoutError(str(error)) from None  # the rest is between verb and section
         finally:
             verb.close()
 

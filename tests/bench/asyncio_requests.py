@@ -12,8 +12,7 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from p2pmsg.aio.requester import Requester
-from p2pmsg.aio.responder import Responder
+from p2pmsg.aio import Requester, Responder
 from tests.bench.harness import Children, Plan
 from tests.bench.loads import TrialError
 from tests.bench.report import Goal, Row

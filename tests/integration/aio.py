@@ -9,6 +9,7 @@ import threading
 import pytest
 
 import p2pmsg
+from p2pmsg.driver.peer import Peer
 from tests.integration import inside
 from tests.integration.peers import LOOPBACK
 
@@ -28,13 +29,14 @@ def run(main, loop="asyncio", *, debug=False):
 
 def count_turns(monkeypatch, kind):
     """Return a list that gets an entry for each turn that a peer of this kind takes."""
-    turns, turn = [], kind._turn
+    name = "turn" if issubclass(kind, Peer) else "_turn"
+    turns, turn = [], getattr(kind, name)
 
-    def counted(self):
+    def counted(self, *now_ns):
         turns.append(1)
-        return turn(self)
+        return turn(self, *now_ns)
 
-    monkeypatch.setattr(kind, "_turn", counted)
+    monkeypatch.setattr(kind, name, counted)
     return turns
 
 

@@ -8,6 +8,7 @@ from p2pmsg.queue.pipeline import frames as pipes
 from p2pmsg.requests import frames as requests
 from p2pmsg.wire import Frame, Kind
 from tests.integration.commands import eventually
+from tests.integration.inside import identity_of
 from transports import CurveClient, ZmqQueueClient, context, parse_endpoint
 from transports.zmq_plain import ZmqPlainSocket
 
@@ -126,7 +127,6 @@ def test_an_intruder_gets_no_frame_of_a_pipeline(peers, server, intrude):
             pull.close()
 
 
-@pytest.mark.internal
 def test_an_intruder_reaches_no_handler_and_reads_no_kept_answer(peers, server, intrude):
     asked = []
 
@@ -142,11 +142,11 @@ def test_an_intruder_reaches_no_handler_and_reads_no_kept_answer(peers, server, 
             intruder = intrude(responder.endpoint)
             for number in range(5):
                 for topic in (b"price", b"none", b"load\xff", b"*", b"", b"pri*"):
-                    for who in (ann._id, 7):
+                    for who in (identity_of(ann), 7):
                         frame = requests.request_frame(topic, who, number, 1000, b"\x01")
                         intruder.send_raw(frame)
             for kind in Kind:
-                intruder.send(kind, ann._id)
+                intruder.send(kind, identity_of(ann))
             intruder.send_raw(requests.request_frame(b"load", 7, 99, 1000, b"\x01"))
 
             def statuses():

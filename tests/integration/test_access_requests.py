@@ -6,6 +6,7 @@ import pytest
 
 from p2pmsg import ConfigError, Requester, Responder
 from p2pmsg.errors import AccessDeniedError, AuthenticationError
+from tests.integration import inside
 from tests.integration.commands import eventually
 from tests.integration.test_access_queue import change, denied
 
@@ -58,12 +59,12 @@ def test_what_a_key_may_not_ask_is_denied_at_once_and_reaches_no_handler(
             assert responder.denied == 3
             assert "denied: 'bob' request 'price': no rule gives it" in caplog.text
             # The answer to another's request, which is kept, is not for bob.
-            bob._id, bob._numbers = ann._id, iter(range(1, 100))
+            inside.asks_as(bob, ann)
             assert denied(lambda: ask(bob)).topic == "price"
             change(server, access, ANN + BOB.replace("load*", "*"))
             eventually(lambda: server.grants.refresh() or server.grants.may(
                 peers.text("bob"), "request", "price"))  # fmt: skip
-            bob._numbers = iter(range(1, 100))
+            inside.asks_as(bob, ann)
             assert ask(bob) == "secret"
             assert asked == [1, 1]
 

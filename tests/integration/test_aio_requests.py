@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from p2pmsg.aio.requester import Answer, Requester
-from p2pmsg.aio.responder import Responder
+from p2pmsg.aio import Answer, Requester, Responder
 from p2pmsg.errors import ClosedError, RemoteError
 from tests.integration.aio import LOOPS, Strike, run
 from tests.integration.aio_peers import eventually

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from p2pmsg.aio.requester import Requester
-from p2pmsg.aio.responder import Responder
+from p2pmsg.aio import Requester, Responder
+from p2pmsg.peers.requester import RequesterPeer
+from p2pmsg.peers.responder import ResponderPeer
 from tests.integration.aio import count_turns, run
 from tests.integration.aio_peers import eventually
 from tests.integration.peers import LOOPBACK
@@ -13,7 +14,7 @@ from tests.integration.peers import LOOPBACK
 
 @pytest.mark.parametrize("count", [1, 2, 20])
 def test_a_requester_sleeps_while_its_requests_are_worked_on(count, monkeypatch):
-    turns = count_turns(monkeypatch, Requester)
+    turns = count_turns(monkeypatch, RequesterPeer)
 
     async def main():
         begun, done = 0, asyncio.Event()
@@ -41,7 +42,7 @@ def test_a_requester_sleeps_while_its_requests_are_worked_on(count, monkeypatch)
 
 
 def test_a_responder_sleeps_while_it_closes_and_its_handlers_work(monkeypatch):
-    turns = count_turns(monkeypatch, Responder)
+    turns = count_turns(monkeypatch, ResponderPeer)
 
     async def main():
         begun, done = asyncio.Event(), asyncio.Event()

@@ -33,7 +33,6 @@ CALLBACKS_SET = {
     "table.make_space",
 }
 PRIVATE_NAMES = {
-    "_asyncio_future_blocking",
     "_get_running_loop",
     "_is_gil_enabled",
     "_is_owned",

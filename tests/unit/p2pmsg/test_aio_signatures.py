@@ -24,19 +24,15 @@ MORE = {
     "Subscriber": {"batches", "receive_nowait", "receive_many_nowait"},
     "Pusher": {"begin", "open"},
     "Puller": {"begin", "open"},
-    "Requester": {"begin"},
-    "Responder": {"begin"},
+    "Requester": {"begin", "open"},
+    "Responder": {"begin", "open"},
     "Relay": {"begin", "open"},
     "Client": {"begin", "open"},
 }
 ARGUMENTS = {
-    # Tasks in place of threads; more requests at once than threads wait.
+    # Tasks in place of threads.
     ("Responder", "__init__"): ({"threads"}, {"tasks_max"}),
     ("Puller", "run"): ({"threads"}, {"tasks"}),
-    ("Requester", "__init__"): (set(), {"pending_max"}),
-    # All that closes in an event loop takes a time limit.
-    ("Requester", "close"): (set(), {"timeout"}),
-    ("Responder", "close"): (set(), {"timeout"}),
 }
 
 

@@ -1,4 +1,4 @@
-"""Waiters, Pace, Look: who is woken, who lets others run, and how long an answer is looked for."""
+"""Waiters, Pace: who is woken, and who lets others run."""
 
 import asyncio
 import random
@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from p2pmsg.aio import waiting
-from p2pmsg.aio.waiting import Pace, Reply, Waiters, in_executor
+from p2pmsg.aio.waiting import Pace, Waiters, in_executor
 
 
 async def drain(rounds: int = 3) -> None:
@@ -143,66 +143,5 @@ def test_what_an_executor_made_for_a_cancelled_task_is_undone() -> None:
 
         with pytest.raises(KeyError):
             await in_executor(fail, undone.append)
-
-    asyncio.run(run())
-
-
-def test_a_task_runs_in_the_step_in_which_its_reply_is_woken() -> None:
-    async def run() -> None:
-        replies: list[Reply[int]] = [Reply(asyncio.get_running_loop()) for _ in range(3)]
-        got: list[object] = []
-
-        async def wait(reply: Reply[int]) -> None:
-            try:
-                got.append(await reply)
-            except ValueError as error:
-                got.append(error)
-
-        tasks = [asyncio.create_task(wait(reply)) for reply in replies]
-        await drain()
-        steps: list[list[object]] = []
-
-        def wake() -> None:  # in no task, as a turn
-            steps.append(got.copy())
-            replies[0].wake()
-            steps.append(got.copy())
-            replies[0].wake()  # nobody waits any more
-
-        replies[0].set_result(5)
-        asyncio.get_running_loop().call_soon(wake)
-        await drain()
-        assert steps == [[], [5]]
-
-        error = ValueError("no")
-        replies[1].set_exception(error)
-        assert not replies[1].cancel()
-        tasks[2].cancel("enough")
-        await drain()
-        assert got == [5, error]
-        assert tasks[2].cancelled()
-        assert await replies[0] == 5  # it is there already
-
-    asyncio.run(run(), debug=True)
-
-
-def test_a_task_that_is_cancelled_after_its_answer_has_come_is_cancelled() -> None:
-    async def run() -> None:
-        reply: Reply[int] = Reply(asyncio.get_running_loop())
-
-        async def wait() -> int:
-            return await reply
-
-        task = asyncio.create_task(wait())
-        await drain()
-        reply.set_result(5)
-        task.cancel()
-        asyncio.get_running_loop().call_soon(reply.wake)
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-        reply = Reply(asyncio.get_running_loop())
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.001):
-                await reply
 
     asyncio.run(run())

@@ -1,7 +1,7 @@
 """The cache of replies and requests at work: when nobody waits for them any more."""
 
 from p2pmsg.requests.frames import wait_ms_of
-from p2pmsg.requests.responder_base import NEVER_NS, ReplyCache
+from p2pmsg.requests.reply_cache import NEVER_NS, ReplyCache
 
 ONE, OTHER = (1, 1, "", ""), (1, 2, "", "")
 

@@ -1,0 +1,185 @@
+"""Where a responder's handlers run: in threads, or in an event loop."""
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Awaitable
+from typing import Any, Self
+
+from p2pmsg.checks import check, is_async
+from p2pmsg.driver.faces import LoopFace, ThreadFace
+from p2pmsg.driver.loop import LoopDriver
+from p2pmsg.peers.responder import CLOSED, ResponderPeer
+from p2pmsg.requests.responder_engine import CURRENT, Work
+from transports.own_log import own_log as _log
+
+_JOIN_S = 5.0
+
+
+def is_wanted() -> bool:
+    """Whether anybody waits for what the current task, or thread, works on."""
+    return not CURRENT.get().is_over(time.monotonic_ns())
+
+
+class ThreadServing(ThreadFace):
+    """Calls handlers in the thread that serves, and in as many others as it was given."""
+
+    _peer: ResponderPeer
+    _slots: int
+    _is_in_loop = False
+    _answer = staticmethod(Work.run)
+    _hint = "use p2pmsg.aio.Responder or p2pmsg.App"
+    _served_by: threading.Thread | None = None
+
+    def _check_handler(self, topic: str, handler: Any) -> bool:
+        """Return whether it waits for one of several threads."""
+        limit = "no async function; those are for p2pmsg.aio.Responder and p2pmsg.App"
+        check(f"the handler of {topic!r}", handler, not is_async(handler), limit)
+        return self._slots > 1
+
+    def _serve(self) -> None:
+        section, engine = self._driver.section, self._peer.engine
+        section.run(engine.begin_serving)
+        helpers = [self._thread_for(self._help) for _ in range(self._slots - 1)]
+        try:
+            for each in helpers:
+                each.start()
+            raised = self._driver.run(self._peer.serve())
+        finally:
+            section.run(engine.end_serving)
+            self._driver.wake()
+            for each in helpers:
+                if each.ident is not None:
+                    each.join()
+        if raised is not None:
+            raise raised
+
+    def _help(self) -> None:
+        self._driver.run(self._peer.serve())
+
+    def _start(self) -> Self:
+        self._driver.section.run(self._peer.engine.check_usable)
+        if self._served_by is None:
+            self._served_by = self._thread_for(self._serve_aside)
+            self._served_by.start()
+        return self
+
+    def _serve_aside(self) -> None:
+        try:
+            self._serve()
+        except (SystemExit, KeyboardInterrupt) as error:
+            _log.critical("%r ends: a handler of its raised %r", self, error, exc_info=error)
+            self._close(None, f"a handler of its raised {error!r}")
+        except Exception:
+            if not self._peer.engine.closed:
+                _log.exception("the responder's thread ended")
+
+    def _close(self, timeout: float | None, why: str = CLOSED) -> None:
+        if self._driver.stopping:
+            return
+        try:
+            self._driver.run(self._peer.close(timeout, why))
+        finally:
+            self._driver.stop()
+        thread = self._served_by
+        if thread is not None and thread is not threading.current_thread() and timeout is None:
+            thread.join(_JOIN_S)
+
+    def _thread_for(self, call: Any) -> threading.Thread:
+        return threading.Thread(target=call, name="p2pmsg-responder", daemon=True)
+
+    def __enter__(self) -> Self:
+        return self._start()
+
+
+class LoopServing(LoopFace):
+    """Calls handlers in the loop; of those that are coroutines, each call is a task."""
+
+    _peer: ResponderPeer
+    _is_in_loop = True
+    _hint = "await it there"
+    _tasks: "set[asyncio.Task[None]]"
+
+    def _on_open(self) -> None:
+        self._tasks = set()
+
+    def _check_handler(self, topic: str, handler: Any) -> bool:
+        """Return whether each call of it will be a task."""
+        return is_async(handler)
+
+    def _answer(self, work: Work) -> bool:
+        try:
+            result = work.call()
+            if inspect.isawaitable(result):
+                self._begin_task(work, result)
+                return False
+            work.succeed(result)
+        except BaseException as error:  # SystemExit and KeyboardInterrupt, too: see `_work`
+            work.fail(error)
+        return True
+
+    def _begin_task(self, work: Work, result: Awaitable[Any]) -> None:
+        driver = self._driver
+        if not isinstance(driver, LoopDriver):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise TypeError(f"the handler of {work.topic!r} is async, for which asyncio has to run")
+        driver.section.run(self._peer.engine.limit, work.topic)  # it may not have been seen of it
+        task = driver.loop.create_task(self._handle(work, result))
+        self._tasks.add(task)
+        task.add_done_callback(self._end_task)
+
+    async def _handle(self, work: Work, result: Awaitable[Any]) -> None:
+        CURRENT.set(work)
+        try:
+            work.succeed(await result)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                self._driver.section.run(self._peer.engine.drop, work)
+                raise
+            work.fail(error)  # what the handler waited for was cancelled
+        except BaseException as error:
+            work.fail(error)
+        self._driver.section.run(self._peer.finish, work)
+        if isinstance(work.error, SystemExit | KeyboardInterrupt):
+            raise work.error
+
+    def _end_task(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and isinstance(task.exception(), Exception):
+            _log.error("the responder failed to reply", exc_info=task.exception())
+        self._driver.wake()  # a send takes the descriptor's signal, and others wait to begin
+
+    def _start(self) -> Self:
+        driver = self._driver
+        driver.section.run(self._peer.engine.check_usable)
+        if not self._peer.engine.is_served:
+            driver.section.run(self._peer.engine.begin_serving)
+            driver.wake()
+        return self
+
+    async def _serve(self) -> None:
+        self._start()
+        await self._driver.run(self._peer.wait_for_end())
+
+    async def _close(self, timeout: float | None) -> None:
+        if self._driver.stopping:
+            return
+        self._driver.check_caller()
+        try:
+            await self._driver.run(self._peer.close(timeout, CLOSED))
+        finally:
+            self.close_now()
+
+    def close_now(self) -> None:
+        """Close without waiting for what is at work, also where its event loop has ended."""
+        driver = self._driver
+        driver.stop()
+        if isinstance(driver, LoopDriver) and not driver.loop.is_closed():
+            for task in self._tasks:
+                task.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self._start()

@@ -1,0 +1,375 @@
+"""A responder: its socket, and the requests that it works on."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+import transports
+from p2pmsg.checks import shown
+from p2pmsg.driver.lifecycle import INHERITED, zmq_context
+from p2pmsg.driver.peer import Peer
+from p2pmsg.driver.verbs import Calling, Verb, Wait
+from p2pmsg.errors import translated
+from p2pmsg.requests.reply_cache import NEVER_NS, ReplyCache
+from p2pmsg.requests.responder_engine import CURRENT, Handler, ResponderEngine, Work
+from p2pmsg.security.use import curve_server, warn_if_open
+from p2pmsg.sync.access_watch import AccessWatch, revoke_here
+from recovery.checks import to_ns
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
+
+H = TypeVar("H", bound=Handler)
+_SLICE_NS: Final = 2_000_000
+_BURST: Final = 64
+"""How many requests are received at once while others wait to be worked on, every 10 ms."""
+_BURST_NS: Final = 10_000_000
+_RIGHTS_NS: Final = 1_000_000_000
+"""How often it is checked, with security, whether rights have changed."""
+_LINGER_MS: Final = 500
+CLOSED: Final = "it is closed"
+
+
+class ResponderPeer(Peer):
+    """A socket for requests and replies.
+
+    Args:
+        engine: with its first handlers.
+        endpoint: where to bind; a host's name is looked up, which may take long.
+        busy_wait: for how long it looks for the next request before it sleeps, in seconds.
+        security: keys, or None.
+        is_in_loop: whether handlers are called next to the turns, in an event loop, and by no
+            thread that serves.
+        answer: calls a request's handler, outside of the section; returns whether that has ended:
+            else `finish` will be called when it has.
+
+    """
+
+    thread_name = "p2pmsg-responder"
+
+    def __init__(
+        self, engine: ResponderEngine, endpoint: str, busy_wait: float,
+        security: "Security | None", answer: Callable[[Work], bool], *, is_in_loop: bool,
+    ) -> None:  # fmt: skip
+        self.engine = engine
+        self._is_in_loop = is_in_loop
+        with translated():
+            self._server = server = transports.ZmqQueueServer(
+                endpoint, context=zmq_context(), busy_wait_us=0.0, curve=curve_server(security)
+            )
+        self.name = f"the responder at {server.endpoint}"
+        self._answer = answer
+        self._turn = transports.Turn()
+        self._busy_wait = transports.busy_wait_for(
+            server.socket, window_us=busy_wait * 1e6, turn=self._turn
+        )
+        self._has_more = self._is_shut = False
+        self._burst_due_ns = 0
+        self._burst = 1 if security is not None else _BURST  # a socket says whose the last one was
+        self._fds = frozenset({server.fd})
+        self._watch: AccessWatch | None = None
+        warn_if_open(security, server.endpoint)
+        if security is not None:
+            from p2pmsg.requests.request_access import RequestAccess
+
+            self._watch = AccessWatch(security.grants, None, server)
+            engine.open_to(RequestAccess(security.grants, server.endpoint))
+        # There is no credit here: a requester that never reads must not fill the memory.
+        server.memory = transports.ReplyMemory()
+
+    @property
+    def endpoint(self) -> str:
+        """Where it is bound, with the port that was picked."""
+        return self._server.endpoint
+
+    @property
+    def refused_by_key(self) -> int:
+        """How many connections were refused by their keys."""
+        return self._server.refused_by_key
+
+    @property
+    def revoked(self) -> int:
+        """How many connections were ended since their keys were revoked."""
+        return self._server.revoked
+
+    # --------------------------------------------------------------------------------- turns
+
+    def turn(self, now_ns: int) -> None:
+        """See `Peer`."""
+        engine = self.engine
+        self._has_more = False
+        if engine.closed:
+            return
+        if self._watch is not None and self._watch.poll():
+            self._watch.end_revoked()
+        self._server.connections.update_soon()
+        count = self._burst if now_ns >= self._burst_due_ns else 1
+        while engine.has_space() and self._read(count):
+            if engine.is_busy or self.now_ns() > now_ns + _SLICE_NS:
+                self._has_more = True
+                break
+        else:
+            self._burst_due_ns = now_ns + _BURST_NS
+        if engine.replies:
+            self._send_replies()
+        if self._turn.is_theirs and not engine.is_busy and self._busy_wait.begin():
+            self._read()
+        self._turn.is_theirs = False
+
+    def fds(self) -> frozenset[int]:
+        """See `Peer`."""
+        return frozenset() if self.engine.closed else self._fds
+
+    def next_deadline_ns(self) -> int:
+        """See `Peer`."""
+        if self.engine.closed:
+            return NEVER_NS
+        if self._has_more:
+            return 0
+        return NEVER_NS if self._watch is None else self.now_ns() + _RIGHTS_NS
+
+    def resync(self) -> None:
+        """See `Peer`."""
+        self.engine.resync()
+        self._has_more = True
+
+    def shut(self) -> None:
+        """See `Peer`."""
+        self.engine.close(CLOSED)
+        self._is_shut = True
+        self._server.close(linger_ms=_LINGER_MS)
+
+    def abandon(self) -> None:
+        """See `Peer`."""
+        self.engine.close(INHERITED)
+
+    # --------------------------------------------------------------------------------- verbs
+
+    def serve(self) -> Verb[BaseException | None]:
+        """Work on requests until it is to end; return what a handler raised for the program."""
+        engine, work, until_ns = self.engine, None, 0
+        try:
+            while True:
+                work = engine.take(self.now_ns())
+                if work is None:
+                    if engine.must_end():
+                        return engine.ended_by
+                    yield Wait(engine.has_work)
+                    continue
+                has_ended = yield Calling(partial(self._answer, work))
+                if has_ended:
+                    engine.finish(work, self.now_ns())
+                    self._send_replies()
+                work = None
+                now_ns = self.now_ns()
+                self.turn(now_ns)
+                if now_ns > until_ns and engine.has_work():
+                    yield Wait(engine.has_work)  # in an event loop, others go on before that
+                    until_ns = self.now_ns() + _SLICE_NS
+        finally:
+            if work is not None:
+                engine.drop(work)
+
+    def upkeep(self) -> Verb[None] | None:
+        """See `Peer`: in an event loop, work on requests."""
+        return self._keep_serving() if self._is_in_loop else None
+
+    def _keep_serving(self) -> Verb[None]:
+        while True:
+            yield Wait(self._is_served)
+            raised = yield from self.serve()
+            self.engine.end_serving()
+            if raised is not None:
+                yield Calling(partial(_raise, raised))
+
+    def wait_for_end(self) -> Verb[None]:
+        """Wait until it is closed."""
+        while not self.engine.closed:
+            yield Wait(self._is_closed)
+
+    def close(self, timeout: float | None, why: str) -> Verb[None]:
+        """Begin nothing any more, and wait until what is at work has ended."""
+        own = CURRENT.get(None)
+        self.engine.close(why)
+        deadline_ns = None if timeout is None else self.now_ns() + int(timeout * 1e9)
+        yield Wait(partial(self.engine.is_idle, own), deadline_ns)
+
+    def finish(self, work: Work) -> None:
+        """Send the reply to a request."""
+        self.engine.finish(work, self.now_ns())
+        self._send_replies()
+
+    # -------------------------------------------------------------------------------- private
+
+    def _is_served(self) -> bool:
+        return self.engine.is_served
+
+    def _is_closed(self) -> bool:
+        return bool(self.engine.closed)
+
+    def _read(self, count: int = 1) -> bool:
+        """Take the next requests; whether there was one."""
+        found = self._server.receive_some(count)
+        if not found:
+            return False
+        self._busy_wait.end()
+        now_ns, server, engine = self.now_ns(), self._server, self.engine
+        for where, data in found:
+            engine.receive(where, data, server.user, now_ns)
+        return True
+
+    def _send_replies(self) -> None:
+        engine, server = self.engine, self._server
+        if self._is_shut:
+            engine.replies.clear()
+        while engine.replies:
+            where, number, data = engine.replies.popleft()
+            sent = server.reply(where, data)
+            if sent:
+                engine.on_sent(where, number, self.now_ns())
+                self._turn.is_theirs = True
+            elif sent is False:  # None: it asks again over its next connection, and gets this one
+                engine.on_unsent()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+class ResponderBase:
+    """What a responder has that never waits."""
+
+    _driver: Any
+    _peer: ResponderPeer
+    _open: Callable[..., None]
+    _check_handler: Callable[[str, Any], bool]
+    _answer: Callable[[Work], bool]
+    _hint: ClassVar[str]
+    _is_in_loop: ClassVar[bool]
+    _patience_s: ClassVar[float | None] = None
+    _slots: int
+
+    def _configure(
+        self, endpoint: str, handlers: Mapping[str, Handler] | None, pending_max: int,
+        cache_max: int, cache_bytes_max: int, cache_age: float, message_bytes_max: int, kind: Any,
+        kinds: Mapping[str, Any] | None, busy_wait: float, security: "Security | None",
+    ) -> None:  # fmt: skip
+        self._security = security
+        cache = ReplyCache(cache_max, cache_bytes_max, to_ns(cache_age))
+        engine = ResponderEngine(
+            kind, kinds, self._slots, pending_max, cache, message_bytes_max, self._hint
+        )
+        for topic, handler in (handlers or {}).items():
+            engine.add(topic, handler, is_limited=self._check_handler(topic, handler))
+        self._open(
+            partial(
+                ResponderPeer,
+                engine,
+                endpoint,
+                busy_wait,
+                security,
+                self._answer,
+                is_in_loop=self._is_in_loop,
+            )
+        )
+
+    @property
+    def endpoint(self) -> str:
+        """Where requesters connect to, with the port that was picked."""
+        return self._peer.endpoint
+
+    @property
+    def answered(self) -> int:
+        """How many replies were sent."""
+        return self._peer.engine.answered
+
+    @property
+    def raised(self) -> int:
+        """How many handlers raised."""
+        return self._peer.engine.raised
+
+    @property
+    def refused(self) -> int:
+        """How many requests were not taken, since too many waited."""
+        return self._peer.engine.refused
+
+    @property
+    def expired(self) -> int:
+        """How many requests were not begun, since their requester had stopped waiting by then.
+
+        Its time-out, counted from when they were received here, was over.
+        """
+        return self._peer.engine.expired
+
+    @property
+    def unsent(self) -> int:
+        """How many replies did not fit into the requester's queue."""
+        return self._peer.engine.unsent
+
+    @property
+    def invalid(self) -> dict[str, int]:
+        """How many frames were dropped, by reason."""
+        return self._peer.engine.invalid
+
+    @property
+    def invalid_values(self) -> int:
+        """How many requests had a value that did not fit its type; all were answered so."""
+        return self._peer.engine.invalid_values
+
+    @property
+    def connections_refused(self) -> int:
+        """How many connections were refused by their keys, with `security`."""
+        return self._peer.refused_by_key
+
+    @property
+    def denied(self) -> int:
+        """How many requests were denied, as their keys have no right to `request` that topic."""
+        access = self._peer.engine.access
+        return 0 if access is None else access.denials.count
+
+    @property
+    def connections_revoked(self) -> int:
+        """How many connections were ended since their keys were revoked, or are known no more."""
+        return self._peer.revoked
+
+    @property
+    def cached(self) -> int:
+        """How many requests were answered from the cache, or were at work already."""
+        return self._peer.engine.cache.hits
+
+    def revoke(self, who: str) -> list[str]:
+        """Admit a requester no more: its connections are ended, and it is sent no answer.
+
+        It returns at once; the connections are ended within some ms while requests are answered. It
+        holds for all peers that were given the same `Security`, while the process runs: take the
+        peer out of the files as well.
+
+        Args:
+            who: the name of a peer that is known, or its public key as text.
+
+        Returns:
+            The public keys that were revoked, as text.
+
+        Raises:
+            ConfigError: there is no `security`, or no such peer.
+            ClosedError: the responder is closed.
+
+        """
+        self._driver.section.run(self._peer.engine.check_usable)
+        users = revoke_here(self._security, who)
+        self._driver.wake()
+        return users
+
+    def on(self, topic: str) -> Callable[[H], H]:
+        """Return a decorator that makes a function the handler of `topic`."""
+
+        def add(handler: H) -> H:
+            is_limited = self._check_handler(topic, handler)
+            add = partial(self._peer.engine.add, is_limited=is_limited)
+            self._driver.section.run(add, topic, handler)
+            return handler
+
+        return add
+
+    def __repr__(self) -> str:
+        return shown(self, lambda: self.endpoint, lambda: bool(self._peer.engine.closed))
