@@ -431,6 +431,7 @@ class Begun(Generic[R]):
         self._result: Any = None
         self._error: BaseException | None = None
         self._calls: list[Callable[[Begun[R]], object]] = []
+        self._waiter: Waiter | None = None
 
     def done(self) -> bool:
         """Whether it has ended."""
@@ -461,6 +462,7 @@ class Begun(Generic[R]):
         """End it where it waits; False where it has ended already."""
         if self._is_done:
             return False
+        self._driver.forget(self._waiter)
         self._go_on(error=asyncio.CancelledError())
         return True
 
@@ -472,7 +474,7 @@ class Begun(Generic[R]):
                 request = call.send(value) if error is None else call.throw(error)
                 value = error = None
                 if isinstance(request, Wait):
-                    self._driver.wait(request, self._go_on)
+                    self._driver.wait(request, self)
                     return
                 try:
                     value = request.call()
@@ -530,7 +532,8 @@ class ManualDriver(TurnDriver):
         self.check_caller()
         if self.stopping:
             raise ClosedError("it", "it is closed, and nothing that was begun is left")
-        wait_ns = min(SAFETY_NS, super().take_turn()) if not self.stopping else 0
+        self._due_ns = SAFETY_NS
+        wait_ns = min(super().take_turn(), self._due_ns)  # which is 0 after a `wake` meanwhile
         self._due_ns = self.now_ns() + wait_ns
         return wait_ns
 
@@ -569,14 +572,22 @@ class ManualDriver(TurnDriver):
             raise TimeoutError(str(error)) from None  # the rest is between verb and section
         finally:
             verb.close()
+            self.wake()  # the next one of those who wait for the same, in the next turn
 
-    def wait(self, wait: Wait, go_on: Callable[[bool], object]) -> None:
-        """Have `go_on` called with whether `wait` is ready, when that is over."""
+    def wait(self, wait: Wait, begun: Begun[Any]) -> None:
+        """Have `begun` go on with whether `wait` is ready, when that is over."""
         is_ready = bool(self.section.run(wait.ready))
         if is_ready or self.stopping or self.is_over(wait):
-            go_on(is_ready)
+            begun._go_on(is_ready)
         else:  # when it is woken, another one may have been quicker
-            self.add_waiter(wait, lambda: self.wait(wait, go_on))
+            begun._waiter = Waiter(wait, lambda: self.wait(wait, begun))
+            self._waiting[begun._waiter] = None
+            self.wake()
+
+    def forget(self, waiter: Waiter | None) -> None:
+        """End a wait, whose call is cancelled."""
+        if waiter is not None:
+            self._waiting.pop(waiter, None)
 
     def _keep_up(self, verb: Verb[None], value: Any = None, error: Any = None) -> None:
         while not self.stopping:

@@ -512,3 +512,28 @@ def test_one_that_was_closed_in_a_loop_has_no_descriptors_and_no_turns():
             box.turn()
 
     asyncio.run(main())
+
+
+def test_a_begun_call_that_is_cancelled_leaves_nothing_and_its_turn_to_the_next():
+    box = AioBox()
+    calls = [box.begin(box.run(box.peer.receive())) for _ in range(100)]
+    assert all(each.cancel() for each in calls[:-1])
+    assert len(box._driver._waiting) == 1 + 1  # the upkeep's
+    box.turn()
+    box.peer.letters.append(b"a")
+    box.turn()
+    assert calls[-1].result() == b"a"
+    box.close_now()
+
+
+def test_begun_calls_that_have_what_they_wait_for_have_turns_due_at_once():
+    box = AioBox()
+    calls = [box.begin(box.run(box.peer.receive())) for _ in range(5)]
+    box.peer.letters.extend(range(5))
+    for left in (4, 3, 2, 1, 0):
+        assert box.turn() == 0.0
+        assert box.next_deadline <= time.monotonic()
+        assert sum(not each.done() for each in calls) == left
+    assert [each.result() for each in calls] == [0, 1, 2, 3, 4]
+    assert box.turn() > 0.0
+    box.close_now()
