@@ -56,13 +56,13 @@ if TYPE_CHECKING:
     from p2pmsg.peers.threads.publisher import Publisher as Publisher
     from p2pmsg.peers.threads.puller import Puller as Puller
     from p2pmsg.peers.threads.pusher import Pusher as Pusher
+    from p2pmsg.peers.threads.relay import Relay as Relay
     from p2pmsg.peers.threads.requester import Requester as Requester
     from p2pmsg.peers.threads.responder import Responder as Responder
     from p2pmsg.peers.threads.subscriber import Subscriber as Subscriber
     from p2pmsg.queue import Job as Job
     from p2pmsg.queue import PusherConfig as PusherConfig
     from p2pmsg.security import Security as Security
-    from p2pmsg.sync.relay import Relay as Relay
 
     __version__: str
 
@@ -115,7 +115,7 @@ _HOMES = {
     "p2pmsg.security": ("Security",),
     "p2pmsg.peers.threads.publisher": ("Publisher",),
     "p2pmsg.peers.threads.puller": ("Puller",),
-    "p2pmsg.sync.relay": ("Relay",),
+    "p2pmsg.peers.threads.relay": ("Relay",),
     "p2pmsg.peers.threads.subscriber": ("Subscriber",),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from p2pmsg.aio import metrics as metrics
-    from p2pmsg.aio.relay import Relay as Relay
     from p2pmsg.peers.loop.publisher import Publisher as Publisher
     from p2pmsg.peers.loop.puller import Puller as Puller
     from p2pmsg.peers.loop.pusher import Pusher as Pusher
+    from p2pmsg.peers.loop.relay import Relay as Relay
     from p2pmsg.peers.loop.requester import Requester as Requester
     from p2pmsg.peers.loop.responder import Responder as Responder
     from p2pmsg.peers.loop.subscriber import Subscriber as Subscriber
@@ -36,14 +36,14 @@ _HOME = {
     "Publisher": "p2pmsg.peers.loop.publisher",
     "Puller": "p2pmsg.peers.loop.puller",
     "Pusher": "p2pmsg.peers.loop.pusher",
-    "Relay": "p2pmsg.aio.relay",
     "Requester": "p2pmsg.peers.loop.requester",
     "Responder": "p2pmsg.peers.loop.responder",
+    "Relay": "p2pmsg.peers.loop.relay",
     "Subscriber": "p2pmsg.peers.loop.subscriber",
 }
 
 
-_FIRST_USED = ("concurrent.futures.thread", "msgpack", "p2pmsg.driver.loop", "p2pmsg.sync.stats")
+_FIRST_USED = ("concurrent.futures.thread", "msgpack", "p2pmsg.driver.loop", "p2pmsg.peers.stats")
 """For what waits for the disk, for values that msgspec does not pack, and for `stats()`."""
 
 

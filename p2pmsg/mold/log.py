@@ -7,7 +7,6 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 from p2pmsg import wire
@@ -81,7 +80,7 @@ class MoldLog:
         """With `fsync="always"`: force what was written to the disk; raises `LogFailedError`."""
         if self._log.syncs_first:
             self._log.next_deadline_ns(now_ns=time.monotonic_ns())
-            if not self._log.sync(nullcontext()) and self._log.failed is None:
+            if not self._log.sync() and self._log.failed is None:
                 raise LogFailedError(str(self._log.broken))
 
     def history(self, start: int, stop: int) -> Sequence[bytes]:
@@ -110,8 +109,8 @@ class MoldLog:
         """Bring to the disk what is due, and apply retention; what may wait is handed out."""
         due_ns = self._log.next_deadline_ns(now_ns=now_ns)
         if due_ns is not None and now_ns >= due_ns:
-            yield from self._log.sync_steps(nullcontext())
-        yield from self._log.expire_steps(nullcontext(), now_ns=now_ns, wall_ns=time.time_ns())
+            yield from self._log.sync_steps()
+        yield from self._log.expire_steps(now_ns=now_ns, wall_ns=time.time_ns())
 
     def close(self) -> None:
         """Close; raises `LogFailedError` where not everything could be written."""

@@ -1,6 +1,6 @@
 """Opening what a publisher is made of: log, engine, sockets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -14,8 +14,8 @@ from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.served import PYTHON_MEMORY
 from p2pmsg.security.use import check_datagrams, curve_server, warn_if_open
-from p2pmsg.sync.opening import allowed_by, recovery_endpoint_of
 from p2pmsg.sync.settings import log_config
+from transports.endpoint import is_address
 from transports.platform import read_proc
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from p2pmsg.multicast.group_keys import GroupKeys
     from p2pmsg.peers.datagram_sender import DatagramSender
+    from p2pmsg.relay.core import RelayCore
     from p2pmsg.security.settings import Security
     from recovery.log import LogConfig
 
@@ -193,3 +194,47 @@ def cpu_flags() -> str:
         return read_proc("cpuinfo")
     except OSError:
         return ""
+
+
+def recovery_endpoint_of(
+    endpoint: transports.Endpoint,
+    recovery_endpoint: str | None,
+    others: Sequence[transports.Endpoint] = (),
+) -> transports.Endpoint:
+    """Return where repairs are asked for: as given, or next to `endpoint` and `others`."""
+    if recovery_endpoint is not None:
+        return transports.parse_endpoint(recovery_endpoint)
+    if endpoint.scheme == "tcp":
+        return endpoint.with_port(0)
+    if endpoint.is_datagram:
+        return default_recovery(endpoint, others)
+    return transports.parse_endpoint(f"{endpoint}.recovery")
+
+
+def allowed_by(
+    core: "PublisherCore | RelayCore", security: "Security | None"
+) -> Callable[[str, bytes], bool] | None:
+    """Have a core answer by rights; return what decides on subscriptions. None: it is open."""
+    if security is None:
+        return None
+    from p2pmsg.sync.access_watch import prefixes_allowed
+
+    core.use_access_rules(security.grants)
+    return prefixes_allowed(security.grants)
+
+
+def default_recovery(
+    endpoint: transports.Endpoint, others: Sequence[transports.Endpoint] = ()
+) -> transports.Endpoint:
+    """Return where a multicast's repairs over TCP are asked for: on its interface, or on all.
+
+    It is on all where its lines have several: each is there for when another one is not. One of
+    IPv6 takes connections of IPv4, too.
+    """
+    every = [endpoint, *others]
+    interface = endpoint.option("interface")
+    if is_address(interface) and all(one.option("interface") == interface for one in others):
+        host = f"[{interface}]" if ":" in interface else interface
+        return transports.parse_endpoint(f"tcp://{host}:0")
+    is_ipv6 = any(one.is_ipv6 for one in every)
+    return transports.parse_endpoint("tcp://[::]:0" if is_ipv6 else "tcp://*:0")

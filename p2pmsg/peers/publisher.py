@@ -4,8 +4,9 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
-from p2pmsg.checks import checked, shown, time_to_wait, whole
+from p2pmsg.checks import checked
 from p2pmsg.codec import EncHook
 from p2pmsg.config import OnFull, PublisherConfig
 from p2pmsg.driver.peer import Peer
@@ -13,7 +14,7 @@ from p2pmsg.driver.verbs import Verb, Wait
 from p2pmsg.errors import ClosedError, LogFailedError, ReentrantCallError
 from p2pmsg.peers.network import MACHINE, Network
 from p2pmsg.peers.opening import Settings, open_publisher
-from p2pmsg.peers.serving import ServingPeer
+from p2pmsg.peers.serving import ServingBase, ServingPeer
 from p2pmsg.publisher.batch import PACKING_ERRORS, OpenBatches
 from p2pmsg.sync.settings import check_columns, check_name, publish_error, publisher_config
 from recovery.checks import to_ns
@@ -39,7 +40,7 @@ _LAST_FRAMES: Final = 4
 class _Bulk:
     """One call of `publish_many`."""
 
-    __slots__ = ("thread",)
+    __slots__ = ("__weakref__", "thread")
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
@@ -69,7 +70,8 @@ class PublisherPeer(ServingPeer):
         self._bulk_counts: dict[str, int] = {}
         self._bulk_bytes = settings.config.bulk_bytes
         # By topic, the call of publish_many that goes on: its sequences are to be one range.
-        self._reserved: dict[str, _Bulk] = {}
+        # Weakly, so that none stays that an exception ended on its way out.
+        self._reserved: WeakValueDictionary[str, _Bulk] = WeakValueDictionary()
         self.needs_turn = False
 
     @property
@@ -251,7 +253,7 @@ class PublisherPeer(ServingPeer):
 
     def stats(self) -> "PublisherStats":
         """Return the counters."""
-        from p2pmsg.sync.stats import publisher_stats
+        from p2pmsg.peers.stats import publisher_stats
 
         return publisher_stats(
             self.core,
@@ -289,10 +291,9 @@ def _share(left: int, count: int) -> int:
     return -(-left // max(1, round(left / count)))
 
 
-class PublisherBase:
+class PublisherBase(ServingBase):
     """What the faces share."""
 
-    _driver: Any
     _peer: PublisherPeer
     _network: Network = MACHINE
 
@@ -341,21 +342,6 @@ class PublisherBase:
     def config(self) -> PublisherConfig:
         """Its settings, with what was given by name."""
         return self._config
-
-    @property
-    def endpoint(self) -> str:
-        """Where subscribers connect to, with the port that was picked."""
-        return self._peer.sender.endpoint
-
-    @property
-    def recovery_endpoint(self) -> str:
-        """Where repairs are asked for; subscribers learn it by themselves."""
-        return self._peer.server.endpoint
-
-    @property
-    def name(self) -> str:
-        """Who publishes, for people."""
-        return self._name
 
     def publish(
         self,
@@ -547,39 +533,7 @@ class PublisherBase:
         self._driver.section.run(self._peer.rotate_keys)
         self._driver.wake()
 
-    def revoke(self, who: str) -> list[str]:
-        """Admit a peer no more: its connections are ended, and it is sent nothing.
-
-        It returns at once; the connections are ended in the next turn, within some ms. It holds
-        for all peers that were given the same `Security`, while the process runs: take the peer out
-        of the files as well. Others lose nothing.
-
-        Args:
-            who: the name of a peer that is known, or its public key as text.
-
-        Returns:
-            The public keys that were revoked, as text.
-
-        Raises:
-            ConfigError: there is no `security`, or no such peer.
-            ClosedError: it is closed.
-
-        """
-        self._driver.check_caller()
-        users: list[str] = self._driver.section.run(self._peer.revoke, who)
-        self._driver.wake()
-        return users
-
     def stats(self) -> "PublisherStats":
         """Return the counters as they are now; also after `close`."""
         stats: PublisherStats = self._driver.section.read(self._peer.stats)
         return stats
-
-    def __repr__(self) -> str:
-        return shown(self, lambda: self.endpoint, lambda: self._peer.unusable is not None)
-
-
-def check_count(count: int, timeout: float | None) -> float | None:
-    """Check the arguments of `wait_for_subscribers`; return `timeout` in seconds."""
-    whole("count", count, 0)
-    return None if timeout is None else time_to_wait("timeout", timeout)

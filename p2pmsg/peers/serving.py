@@ -3,11 +3,12 @@
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Collection
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import transports
+from p2pmsg.checks import shown, time_to_wait, whole
 from p2pmsg.driver.lifecycle import INHERITED
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.verbs import Blocking, LateError, Verb, Wait
@@ -273,9 +274,8 @@ class ServingPeer(Peer):
             if self.core.log is not None:
                 if self._is_sync_due(now_ns):
                     yield from self._sync()
-                yield from self.core.expire_log(
-                    nullcontext(), now_ns=self.now_ns(), wall_ns=self._wall_ns()
-                )
+                yield from self.core.expire_log(now_ns=self.now_ns(), wall_ns=self._wall_ns())
+                yield from self._more_upkeep()
                 yield from self._read()
 
     def _has_disk_work(self) -> bool:
@@ -285,7 +285,18 @@ class ServingPeer(Peer):
         if self._rules is not None and now_ns >= self._rules_due_ns:
             return True
         log = self.core.log
-        return log is not None and (self._is_sync_due(now_ns) or log.expires(now_ns=now_ns))
+        if log is None:
+            return False
+        is_due = self._is_sync_due(now_ns) or log.expires(now_ns=now_ns)
+        return is_due or self._has_more_upkeep(now_ns)
+
+    def _has_more_upkeep(self, now_ns: int) -> bool:
+        """Whether `_more_upkeep` has something to do."""
+        return False
+
+    def _more_upkeep(self) -> Verb[None]:
+        """Do what else waits for the disk."""
+        yield from ()
 
     def _is_sync_due(self, now_ns: int) -> bool:
         if self._asked > self._synced:
@@ -302,7 +313,7 @@ class ServingPeer(Peer):
         if log.next_deadline_ns(now_ns=self.now_ns()) is None:
             is_there = log.broken is None
         else:
-            is_there = yield from log.sync_steps(nullcontext())
+            is_there = yield from log.sync_steps()
         if is_there:
             core.frames_synced(count)
             self.outgoing.send_now()
@@ -438,3 +449,60 @@ class ServingPeer(Peer):
         self.unusable = INHERITED
         self._is_ended = self._is_shut = True
         self.core.abandon()
+
+
+class ServingBase:
+    """What the faces of publishers and relays share."""
+
+    _driver: Any
+    _peer: Any
+    _name: str
+
+    @property
+    def endpoint(self) -> str:
+        """Where subscribers connect to, with the port that was picked."""
+        endpoint: str = self._peer.sender.endpoint
+        return endpoint
+
+    @property
+    def recovery_endpoint(self) -> str:
+        """Where repairs are asked for; subscribers learn it by themselves."""
+        endpoint: str = self._peer.server.endpoint
+        return endpoint
+
+    @property
+    def name(self) -> str:
+        """Who publishes or relays, for people."""
+        return self._name
+
+    def revoke(self, who: str) -> list[str]:
+        """Admit a peer no more: its connections are ended, and it is sent nothing.
+
+        It returns at once; the connections are ended in the next turn, within some ms. It holds
+        for all peers that were given the same `Security`, while the process runs: take the peer out
+        of the files as well. Others lose nothing.
+
+        Args:
+            who: the name of a peer that is known, or its public key as text.
+
+        Returns:
+            The public keys that were revoked, as text.
+
+        Raises:
+            ConfigError: there is no `security`, or no such peer.
+            ClosedError: it is closed.
+
+        """
+        self._driver.check_caller()
+        users: list[str] = self._driver.section.run(self._peer.revoke, who)
+        self._driver.wake()
+        return users
+
+    def __repr__(self) -> str:
+        return shown(self, lambda: self.endpoint, lambda: self._peer.unusable is not None)
+
+
+def check_count(count: int, timeout: float | None) -> float | None:
+    """Check the arguments of a call that waits for so many; return `timeout` in seconds."""
+    whole("count", count, 0)
+    return None if timeout is None else time_to_wait("timeout", timeout)

@@ -10,7 +10,6 @@
 import math
 from collections import deque
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from p2pmsg import codec, control, wire
@@ -678,13 +677,11 @@ class PublisherCore:
             self._announce_due_ns = now_ns + _ANNOUNCE_NS
             self.control.notices.append(self._announcement(0, now_ns))
 
-    def expire_log(
-        self, lock: AbstractContextManager[object], *, now_ns: int, wall_ns: int
-    ) -> Steps[None]:
+    def expire_log(self, *, now_ns: int, wall_ns: int) -> Steps[None]:
         """Apply the log's retention, now and then; see `PublisherLog.expire_steps`."""
         if self.log is not None:
             self._wall_offset_ns = wall_ns - now_ns
-            yield from self.log.expire_steps(lock, now_ns=now_ns, wall_ns=wall_ns)
+            yield from self.log.expire_steps(now_ns=now_ns, wall_ns=wall_ns)
 
     def lingering(self, *, now_ns: int) -> list[str]:
         """Return the topics whose open batch has waited for long enough; needs no lock."""

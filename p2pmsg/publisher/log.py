@@ -6,7 +6,7 @@ megabyte ahead of what is asked for, outside the publisher's lock.
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import astuple
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -46,7 +46,7 @@ than with the 30 of 100 ms at two million messages a second."""
 
 
 class PublisherLog:
-    """The log of one publisher, or relay. Only `read` may be called without the publisher's lock.
+    """The log of one publisher, or relay. Only `read` may be called meanwhile by another thread.
 
     A `session` that is left out is the log's own one; a relay names those that it relays.
 
@@ -328,12 +328,12 @@ class PublisherLog:
             self._sync_due_ns = now_ns + (0 if self.syncs_first else self._interval_ns)
         return self._sync_due_ns
 
-    def sync(self, lock: AbstractContextManager[object]) -> bool:
+    def sync(self) -> bool:
         """Do as `sync_steps`, and wait for the disk here."""
-        return run_steps(self.sync_steps(lock))
+        return run_steps(self.sync_steps())
 
-    def sync_steps(self, lock: AbstractContextManager[object]) -> Steps[bool]:
-        """Bring what was written to the disk; the lock is held only before and after the waiting.
+    def sync_steps(self) -> Steps[bool]:
+        """Bring what was written to the disk.
 
         Where that fails it is not tried again: the system has forgotten what it could not write,
         and the next fsync would succeed without it.
@@ -347,11 +347,9 @@ class PublisherLog:
         if self.failed is not None or self.broken is not None:
             return False
         try:
-            with lock:
-                pending = self._writer.begin_sync()
+            pending = self._writer.begin_sync()
             yield Blocking(pending.wait)
-            with lock:
-                self._writer.end_sync(pending)
+            self._writer.end_sync(pending)
         except self._write_error as error:
             try:
                 self._fail(error)
@@ -364,21 +362,17 @@ class PublisherLog:
         early_ns = EXPIRE_NS - _LARGE_NS if self._writer.bytes > self.config.retention_bytes else 0
         return self.failed is None and now_ns >= self._expire_due_ns - early_ns
 
-    def expire_steps(
-        self, lock: AbstractContextManager[object], *, now_ns: int, wall_ns: int
-    ) -> Steps[None]:
-        """Apply retention, now and then; the lock is held only before and after the waiting."""
+    def expire_steps(self, *, now_ns: int, wall_ns: int) -> Steps[None]:
+        """Apply retention, now and then."""
         if not self.expires(now_ns=now_ns):
             return
         self._expire_due_ns = now_ns + EXPIRE_NS
         try:
-            with lock:
-                self._reader.close_idle()
-                pending = self._writer.begin_expire(wall_ns)
+            self._reader.close_idle()
+            pending = self._writer.begin_expire(wall_ns)
             if pending is not None:
                 yield Blocking(pending.wait)
-                with lock:
-                    self._writer.end_expire(pending)
+                self._writer.end_expire(pending)
         except self._write_error as error:
             self._errors += 1
             self._expire_trouble.note(str(error), now_ns=now_ns)

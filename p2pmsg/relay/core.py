@@ -2,7 +2,6 @@
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
 from typing import Final
 
 from p2pmsg import codec, control, wire
@@ -108,6 +107,20 @@ class RelayCore:
         )
         self.access_rules: AccessRules | None = None
         self._restore(now_ns)
+
+    def resync(self) -> None:
+        """Go on after an exception at any line; what is lost of requests is asked for again."""
+        self._find_unsynced()
+        self.requests.resync()
+        self.control.resync()
+        for served in self.sessions.values():
+            served.heartbeats.resync(served.streams.values())
+
+    def abandon(self) -> None:
+        """Forget what waits: in a forked child it is the parent's."""
+        self.closing = True
+        self.outbox.clear()
+        self.unsynced.clear()
 
     def use_access_rules(self, access_rules: AccessRules) -> None:
         """Answer each requester what it may have, and nothing else; called before anything else."""
@@ -241,8 +254,9 @@ class RelayCore:
             self.invalid[str(error)] += 1
             return False
         count = stop - start
-        if self.log is not None:
-            self.log.append(topic, start, count, frame.data, latest_ns, wall_ns, session, now_ns)
+        log = self.log
+        if log is not None and log.next(topic, session) <= start:  # else it was interrupted
+            log.append(topic, start, count, frame.data, latest_ns, wall_ns, session, now_ns)
         self._keep(served, stream, start, count, frame.data, latest_ns, now_ns)
         return True
 
@@ -258,7 +272,8 @@ class RelayCore:
     ) -> None:
         key = served.key(stream.topic)
         frame = self.memory.make(data)
-        self.replay.append(key, start, count, frame, now_ns=now_ns, timestamp_ns_max=latest_ns)
+        if self.replay.next(key) <= start:
+            self.replay.append(key, start, count, frame, now_ns=now_ns, timestamp_ns_max=latest_ns)
         if self.log is not None and self.log.syncs_first:
             self.unsynced.append((stream, start, frame))
             if stream.unsynced_from is None:
@@ -320,6 +335,9 @@ class RelayCore:
             stream, _, frame = self.unsynced.popleft()
             self.outbox.append(frame)
             stream.unsynced_from = None
+        self._find_unsynced()
+
+    def _find_unsynced(self) -> None:
         for stream, start, _ in self.unsynced:
             if stream.unsynced_from is None:
                 stream.unsynced_from = start
@@ -353,12 +371,10 @@ class RelayCore:
                 wire.control_frame(Kind.HEARTBEAT, self.id, body, sequence=self.version)
             )
 
-    def expire_log(
-        self, lock: AbstractContextManager[object], *, now_ns: int, wall_ns: int
-    ) -> Steps[None]:
+    def expire_log(self, *, now_ns: int, wall_ns: int) -> Steps[None]:
         """Apply the log's retention, now and then; see `PublisherLog.expire_steps`."""
         if self.log is not None:
-            yield from self.log.expire_steps(lock, now_ns=now_ns, wall_ns=wall_ns)
+            yield from self.log.expire_steps(now_ns=now_ns, wall_ns=wall_ns)
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` has something to do, or None."""

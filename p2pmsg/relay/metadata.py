@@ -112,6 +112,10 @@ class RelayMetadata:
         if content is not None:
             self.store(content)
 
+    def is_due(self, *, now_ns: int) -> bool:
+        """Whether `take` has something."""
+        return (self._changed or self._moved) and now_ns >= self._due_ns
+
     def take(self, *, now_ns: int | None = None) -> bytes | None:
         """Return what `write` would write now, or None; `store` it."""
         is_new = self._changed or self._moved

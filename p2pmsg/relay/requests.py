@@ -53,6 +53,22 @@ class RelayRequests:
         """List the sessions only for those who may have anything; see `RequestHandler`."""
         self._access_rules = access_rules
 
+    def resync(self) -> None:
+        """Go on after an exception at any line: what is lost of requests is asked for again."""
+        self._current = None
+        for served in self._sessions.values():
+            served.requests.resync()
+            self._busy[served.requests] = None
+
+    def on_malformed(self, count: int) -> None:
+        """Note how many requests have come so far that are of more than one part."""
+        if count:
+            self.invalid["parts"] = count
+
+    def on_revoked(self) -> None:
+        """Count a request of a user that is revoked."""
+        self.invalid["revoked"] += 1
+
     def receive(
         self, requester: bytes, data: bytes, *, now_ns: int, user: str = "", wall_ns: int = 0
     ) -> None:

@@ -1,6 +1,5 @@
 """The sending side of a simulated relay, driven as its threaded shell drives it."""
 
-from contextlib import nullcontext
 from typing import Final
 
 from p2pmsg.config import PublisherConfig
@@ -56,7 +55,7 @@ class ServingSide:
         core, requests = self._core, self._core.requests
         if len(core.outbox) < OUTBOX_MAX:
             core.handle_timer(now_ns=now_ns)
-            run_steps(core.expire_log(nullcontext(), now_ns=now_ns, wall_ns=wall_ns))
+            run_steps(core.expire_log(now_ns=now_ns, wall_ns=wall_ns))
         while (request := self._server.receive()) is not None:
             requests.receive(*request, now_ns=now_ns)
         self._send_replies(now_ns)
@@ -103,5 +102,5 @@ class ServingSide:
     def _sync(self, now_ns: int) -> None:
         core, log = self._core, self._core.log
         due_ns = None if log is None else log.next_deadline_ns(now_ns=now_ns)
-        if log is not None and due_ns is not None and due_ns <= now_ns and log.sync(nullcontext()):
+        if log is not None and due_ns is not None and due_ns <= now_ns and log.sync():
             core.frames_synced(len(core.unsynced))

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from p2pmsg.aio.relay import Relay
 from p2pmsg.errors import SendQueueFullError
 from p2pmsg.peers.loop.publisher import Publisher
+from p2pmsg.peers.loop.relay import Relay
 from tests.integration import test_faults
 from tests.integration.peers import LOOPBACK
 

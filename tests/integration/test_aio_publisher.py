@@ -10,7 +10,6 @@ from functools import partial
 import pytest
 
 from p2pmsg import LogConfig
-from p2pmsg.aio.relay import Relay
 from p2pmsg.errors import (
     ClosedError,
     ConfigError,
@@ -18,6 +17,7 @@ from p2pmsg.errors import (
     SendQueueFullError,
 )
 from p2pmsg.peers.loop.publisher import Publisher
+from p2pmsg.peers.loop.relay import Relay
 from recovery import platform
 from tests.endpoints import free_port
 from tests.integration import aio

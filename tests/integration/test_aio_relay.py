@@ -6,8 +6,8 @@ import contextlib
 import pytest
 
 from p2pmsg import LogConfig
-from p2pmsg.aio.relay import Relay
 from p2pmsg.errors import ClosedError
+from p2pmsg.peers.loop.relay import Relay
 from tests.integration.peers import LOOPBACK, TOPIC, Collector, check_exact, check_ledger
 
 WAIT_S = 60.0

@@ -22,10 +22,7 @@ OF_LIBRARIES = {"_jsparkSession", "_negative_store"}
 """Of pyspark and ddsketch, which have no other way."""
 NEVER = {"_asyncio_future_blocking", "_is_owned", "_release_save", "_acquire_restore"}
 """What the standard library looks for by these names, so that it does not help to define them."""
-ENGINE_WRITES = {
-    "self._core.closing",
-    "self._core.control.connections",
-}
+ENGINE_WRITES: set[str] = set()
 CALLBACKS_SET = {
     "connections.on_end",
     "member.on_cut",

@@ -3,7 +3,7 @@
 from p2pmsg.checks import time_to_wait
 from p2pmsg.driver.faces import LoopFace
 from p2pmsg.metrics.peer import ClientBase
-from p2pmsg.peers.publisher import check_count
+from p2pmsg.peers.serving import check_count
 
 
 class Client(ClientBase, LoopFace):

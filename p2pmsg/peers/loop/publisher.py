@@ -2,7 +2,8 @@
 
 from p2pmsg.checks import time_to_wait
 from p2pmsg.driver.faces import LoopFace
-from p2pmsg.peers.publisher import PublisherBase, check_count
+from p2pmsg.peers.publisher import PublisherBase
+from p2pmsg.peers.serving import check_count
 
 
 class Publisher(PublisherBase, LoopFace):

@@ -2,7 +2,6 @@
 
 import errno
 import struct
-from contextlib import nullcontext
 from random import Random
 
 import pytest
@@ -51,7 +50,7 @@ def append(log, count=1):
 
 def is_settled(log, now_ns=0):
     """Bring to the disk what opening the log has written."""
-    log.sync(nullcontext())
+    log.sync()
     return log.next_deadline_ns(now_ns=now_ns) is None
 
 
@@ -66,7 +65,7 @@ def test_one_sync_is_for_all_that_waits(fsync, monkeypatch):
         synced.clear()
         append(log, 200)
         assert not synced
-        log.sync(nullcontext())
+        log.sync()
         assert len(synced) == 1
 
 
@@ -76,7 +75,7 @@ def test_closing_reports_an_fsync_that_failed_before(on_error):
     log = log_of(store, on_error=on_error)
     append(log)
     store.failing = {"sync": OSError(errno.EIO, "Input/output error")}
-    log.sync(nullcontext())
+    log.sync()
     store.failing = {}
     if on_error == "continue":
         log.close()
@@ -219,7 +218,7 @@ def test_a_crash_of_the_system_gives_no_returned_sequence_again(before):
     if before:
         publish(core, before)
         core.flush(now_ns=1)
-        core.log.sync(nullcontext())
+        core.log.sync()
     last = publish(core, 1000)  # more than are reserved, and in no frame yet
     store.crash()
 
@@ -282,7 +281,7 @@ def test_a_disk_that_was_full_when_sequences_were_to_be_reserved_is_over_with():
     publish(core, 60)
     core.flush(now_ns=1)
     store.failing = {"replace": OSError(errno.ENOSPC, "No space left on device")}
-    assert core.log.sync(nullcontext())  # the frames have their place, and their sequences
+    assert core.log.sync()  # the frames have their place, and their sequences
     publish(core, 60)
     with pytest.raises(LogFailedError, match="No space left"):
         core.flush(now_ns=1)
@@ -470,7 +469,7 @@ def test_a_log_that_was_given_up_is_not_gone_on_with_after_a_crash_of_the_system
     core = core_of(store, on_error="continue")
     publish(core, 3)
     core.flush(now_ns=1)
-    core.log.sync(nullcontext())
+    core.log.sync()
     store.failing = {"write": OSError(errno.ENOSPC, "No space left on device")}
     for _ in range(3):  # in no log, and far beyond what was reserved
         publish(core, 100)

@@ -1,7 +1,6 @@
 """A log that is filled faster than the rounds apply retention, or whose disk is full."""
 
 import errno
-from contextlib import nullcontext
 
 import pytest
 
@@ -57,7 +56,7 @@ def test_it_does_not_grow_beyond_retention_and_a_segment_though_no_round_is_take
         sizes.append(log.stats().bytes)
     assert RETENTION < max(sizes) <= RETENTION + SEGMENT + 2 * len(FRAME)
     assert log.stats().unsynced_bytes <= max(sizes)
-    assert log.sync(nullcontext())
+    assert log.sync()
     assert log.stats().unsynced_bytes == 0
     assert [*verify("log", store=log.store)] == []
 

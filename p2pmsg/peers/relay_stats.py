@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import transports
 from p2pmsg.errors import LossReport
+from p2pmsg.peers.stats import connection_counts, requester_stats
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.relay.stats import RelayedSessionStats, RelayStats
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.relays import LOOP
-from p2pmsg.sync.stats import connection_counts, requester_stats
 from recovery import StallGuard
 
 
@@ -17,15 +17,15 @@ def relay_stats(
     core: RelayCore,
     source: SubscriberCore,
     guard: StallGuard,
-    sender: transports.ZmqSender,
-    server: transports.ZmqRecoveryServer,
+    sender: transports.DataSender,
+    server: transports.RecoveryServer,
     *,
     upstreams: Sequence[str],
     undelivered: int,
     unanswered: dict[str, str],
     answering: dict[str, bool],
 ) -> RelayStats:
-    """Return the counters; the caller holds both locks."""
+    """Return the counters."""
     served, subscribers = list(core.sessions.values()), core.requests.subscribers
     totals: Counter[str] = Counter(source.stream_table.forgotten)
     for stream in source.streams:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pmsg.sync.opening import default_recovery
+from p2pmsg.peers.opening import default_recovery
 from transports import parse_endpoint
 from transports.platform import IS_LINUX
 
