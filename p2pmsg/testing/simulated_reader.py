@@ -5,7 +5,6 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from p2pmsg.driver.verbs import LateError
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.peers.subscriber import MANY, SubscriberPeer
 from p2pmsg.subscriber.conflation import batch_of
@@ -76,7 +75,7 @@ class SimulatedReader:
                 taken = interrupted(call, int(rng.random() * _CALLS_MAX))
             else:
                 taken = call()
-        except LateError:
+        except TimeoutError:
             return False
         except Interrupted:
             self._check()

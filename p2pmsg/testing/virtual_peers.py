@@ -8,7 +8,6 @@ from typing import Any, Final, Literal, NoReturn, Protocol
 from p2pmsg.config import OnGap, SubscriberConfig
 from p2pmsg.driver.lifecycle import ClosesAtOnce
 from p2pmsg.driver.peer import Peer
-from p2pmsg.driver.verbs import LateError
 from p2pmsg.driver.virtual import ENDLESS_NS, EventDriver, Turns, VirtualDriver, VirtualLoopDriver
 from p2pmsg.errors import ClosedError
 from p2pmsg.message import Message, MessageBatch, T_co
@@ -318,7 +317,7 @@ class VirtualSubscriber(SubscriberProcess[T_co], Subscriber[T_co]):
         """
         try:
             return super().receive(ENDLESS_S if timeout is None else timeout)
-        except LateError as error:
+        except TimeoutError as error:
             raise self._late(error, timeout) from None
 
     def receive_many(
@@ -338,7 +337,7 @@ class VirtualSubscriber(SubscriberProcess[T_co], Subscriber[T_co]):
         """
         try:
             return super().receive_many(count_max, ENDLESS_S if timeout is None else timeout)
-        except LateError as error:
+        except TimeoutError as error:
             raise self._late(error, timeout) from None
 
     def __iter__(self) -> Iterator[Message[T_co]]:
@@ -346,13 +345,13 @@ class VirtualSubscriber(SubscriberProcess[T_co], Subscriber[T_co]):
         while True:
             try:
                 message = super().receive(0.0)
-            except LateError:
+            except TimeoutError:
                 return
             yield message
 
-    def _late(self, error: LateError, timeout: float | None) -> TimeoutError:
+    def _late(self, error: TimeoutError, timeout: float | None) -> TimeoutError:
         hint = "; advance() it, or give a timeout" if timeout == 0 else ""
-        return LateError(f"{error}, at {self._world.now:.3f} s of the network's time{hint}")
+        return TimeoutError(f"{error}, at {self._world.now:.3f} s of the network's time{hint}")
 
 
 class VirtualAioSubscriber(SubscriberProcess[T_co], LoopSubscriber[T_co]):
