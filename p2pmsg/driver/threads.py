@@ -133,12 +133,16 @@ class ThreadDriver:
         value: Any = None
         error: BaseException | None = None
         request: Any = None
+        has_blocked = False
         try:
             while True:
                 request = self.section.run(step, verb, value, error)
                 value = error = None
                 if self._leader:  # this may have taken from ZeroMQ what its thread sleeps for
                     self.wake()
+                if has_blocked and self._sleepers.asleep:  # for this, perhaps
+                    self._sleepers.wake()
+                has_blocked = False
                 if isinstance(request, Done):
                     result: R = request.value
                     return result
@@ -149,6 +153,7 @@ class ThreadDriver:
                         value = request.call()
                     except Exception as failure:
                         error = failure
+                    has_blocked = True
         except LateError as error:
             raise TimeoutError(str(error)) from None  # the rest is between verb and section
         except BaseException:

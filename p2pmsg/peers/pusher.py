@@ -148,7 +148,7 @@ class PusherPeer(Peer):
         self._server: transports.ZmqQueueServer | None = None
         self._fds: frozenset[int] = frozenset()
         self._syncs = False
-        self._is_opening = self._is_closing = self._is_shut = False
+        self._is_opening = self._is_closing = self._is_shut = self._is_syncing = False
         self._refused_bytes = 0
         self._announced_ns = self._empty_ns = 0
         if opens:
@@ -267,6 +267,8 @@ class PusherPeer(Peer):
         journal, now_ns = self._journal, self.now_ns()
         if journal is None or self._why is not None or journal.broken is not None:
             return False
+        if self._is_syncing:
+            return False
         return journal.due_ns <= now_ns or (journal.has_to_empty and now_ns >= self._empty_ns)
 
     def _sync(self, journal: FileJournal) -> Verb[bool]:
@@ -275,7 +277,11 @@ class PusherPeer(Peer):
         Where that fails, `journal.broken` says so, and the next turn logs it.
         """
         pending = journal.begin_sync()
-        yield Blocking(pending.wait)
+        self._is_syncing = True
+        try:
+            yield Blocking(pending.wait)
+        finally:
+            self._is_syncing = False
         if self._why is not None:
             return False  # it is being closed, by somebody else
         with suppress(LogFailedError):
@@ -348,7 +354,7 @@ class PusherPeer(Peer):
         self._jobs.check_log()
         if self._syncs and self._journal is not None:
             yield from self._reach_disk(self._journal.written, deadline_ns, timeout)
-        if not (yield Wait(self._has_space, deadline_ns)):
+        if not self._has_space() and not (yield Wait(self._has_space, deadline_ns)):
             raise LateError(f"{self._jobs.limit}, were in flight for {timeout} s")
         self.check_usable()
 
@@ -383,17 +389,20 @@ class PusherPeer(Peer):
         return self._why is not None
 
     def _reach_disk(self, stop: int, deadline_ns: int | None, timeout: float | None) -> Verb[None]:
+        """Wait until the log is on the disk up to `stop`: who comes first brings it there."""
         journal = self._journal
         assert journal is not None
-
-        def is_over() -> bool:
-            return journal.synced >= stop or journal.broken is not None or self._why is not None
-
-        if not (yield Wait(is_over, deadline_ns, by_io=False)):
-            raise LateError(f"the log was not on the disk within {timeout} s")
-        if journal.synced < stop:
-            self._jobs.check_log()
+        while journal.synced < stop:
             self.check_usable()
+            self._jobs.check_log()
+            if not self._is_syncing:
+                yield from self._sync(journal)
+                self._jobs.work()
+            elif not (yield Wait(self._has_synced, deadline_ns, by_io=False)):
+                raise LateError(f"the log was not on the disk within {timeout} s")
+
+    def _has_synced(self) -> bool:
+        return not self._is_syncing
 
     def _deadline(self, timeout: float | None) -> int | None:
         if timeout is None:

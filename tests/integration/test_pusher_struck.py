@@ -85,7 +85,8 @@ def options_of(kind, folder):
 
 
 @pytest.mark.parametrize("kind", ["memory", "never", "always", "batch"])
-@pytest.mark.rounds(40, 2000)
+@pytest.mark.timeout(900)
+@pytest.mark.rounds(40, 800)
 def test_an_exception_at_any_line_loses_no_job_that_was_accepted(memory_path, kind, rounds, caplog):
     rng = Random(11)
     ways = {"acknowledge": "batch"} if kind == "batch" else {}

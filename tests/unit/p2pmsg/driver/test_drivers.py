@@ -14,7 +14,7 @@ from collections import deque
 import pytest
 
 from p2pmsg.driver import threads
-from p2pmsg.driver.verbs import Calling
+from p2pmsg.driver.verbs import Blocking, Calling, Wait
 from p2pmsg.errors import ClosedError, P2PError, ReentrantCallError
 from tests.unit.p2pmsg.driver.toy import AioBox, Box, LetterBox
 
@@ -537,3 +537,20 @@ def test_begun_calls_that_have_what_they_wait_for_have_turns_due_at_once():
     assert [each.result() for each in calls] == [0, 1, 2, 3, 4]
     assert box.turn() > 0.0
     box.close_now()
+
+
+def test_what_another_call_brings_from_the_disk_ends_a_wait_for_it():
+    def keep():
+        box.peer.kept = yield Blocking(lambda: 7)
+
+    def wait_for_it():
+        yield Wait(lambda: box.peer.kept, by_io=False)
+        found.append(box.peer.kept)
+
+    found = []
+    with Box() as box:
+        other = threading.Thread(target=box.run, args=(wait_for_it(),))
+        other.start()
+        box.run(keep())
+        other.join(60)
+        assert found == [7]
