@@ -30,7 +30,6 @@ class Reading:
     """The messages that are there.
 
     Attributes:
-        taken: as the core has it; see `ReadyQueue.taken`.
         stream: whose they are; None: there are none.
         batch: all of them that were taken; None: one alone, or they are all handed out.
         values: what is left of their values, which drives `messages`.
@@ -38,14 +37,14 @@ class Reading:
 
     """
 
-    __slots__ = ("batch", "messages", "stream", "taken", "values")
+    __slots__ = ("_begun", "batch", "messages", "stream", "values")
 
     def __init__(self) -> None:
-        self.taken: tuple[Any, ...] | None = None
         self.stream: Stream | None = None
         self.batch: MessageBatch | None = None
         self.values: Any = _NO_VALUES
         self.messages: Iterator[Message] = NOTHING
+        self._begun: tuple[tuple[Any, ...] | None, Iterator[Message]] = (None, NOTHING)
 
     @property
     def left(self) -> int:
@@ -61,9 +60,15 @@ class Reading:
         messages: Iterator[Message],
     ) -> None:
         """Hand out these from now on."""
-        self.stream, self.batch = stream, batch
-        self.values, self.messages = values, messages
-        self.taken = taken  # last: what is not here yet is put back after an exception
+        self.stream, self.batch, self.values = stream, batch, values
+        self._begun = taken, messages
+        self.messages = messages  # last: from here on they are handed out
+
+    @property
+    def taken(self) -> tuple[Any, ...] | None:
+        """What was begun with last, as the core has it, where it is handed out by now."""
+        taken, messages = self._begun
+        return taken if messages is self.messages else None
 
     def clear(self) -> None:
         """Have none."""

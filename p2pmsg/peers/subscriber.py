@@ -195,7 +195,8 @@ class SubscriberPeer(Peer):
 
     def resync(self) -> None:
         """Put back what was taken and did not arrive; ask again for what is missing."""
-        self.core.ready.take_back(self.reading.taken)
+        if self.core.ready.take_back(self.reading.taken):
+            self.reading.clear()
         self._io.resync()
 
     @property
@@ -274,6 +275,7 @@ class SubscriberPeer(Peer):
             return False
         if self.reading.values.__length_hint__():
             return True
+        self.core.ready.arrived()
         if self._commits is not None:
             self._commits.asked()
         if self._conflates:
@@ -291,6 +293,7 @@ class SubscriberPeer(Peer):
         reading = self.reading
         if not reading.left or self.closed:
             return False
+        self.core.ready.arrived()
         taken.take(reading)
         if len(taken.rest) > count_max:
             self.put_back(taken)

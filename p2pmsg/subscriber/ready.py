@@ -4,7 +4,8 @@
 
     frames in order, losses ──append──▶ ready ──take──▶ the application
                                           ▲               │
-                                          └────put_back───┘  an interrupt, or newer values
+                                          └────put_back───┘  part of a batch was asked for
+                                          └───take_back───┘  an exception
     the next frame, while nothing is ready ──take_frame──▶ the application
 
 What is ready waits in `entries`, in the order in which it became so. A stream of which only the
@@ -14,13 +15,12 @@ its turn it goes to the end, so that one that changes all the time keeps no othe
 
 Only this file changes a stream's `delivered_to`, `delivered_count`, `conflated` and `waiting`, and
 the bytes held. The changes of one method stand together without a call in between: Ctrl-C raises at
-calls, so it comes before all of them or after. A method that takes messages out makes no call
-between that and its return (`del`, not `popleft`), so that they reach the caller.
+calls, so it comes before all of them or after. What takes messages out notes before that how to
+undo it: `take_back` does, unless they have got to where the application reads them.
 """
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from copy import copy
 from struct import error as StructError
 from typing import Any, Final
 
@@ -86,7 +86,7 @@ class ReadyQueue:
     """
 
     __slots__ = (
-        "_invalid", "_policy", "_turn", "_turn_ends_ns", "bytes_held", "entries", "taken",
+        "_invalid", "_policy", "_turn", "_turn_ends_ns", "_undo", "bytes_held", "entries", "taken",
         "unfolded", "values_invalid",
     )  # fmt: skip
 
@@ -96,6 +96,7 @@ class ReadyQueue:
         self.entries: deque[Entry] = deque()
         self.bytes_held = self.values_invalid = self.unfolded = 0
         self.taken: tuple[Any, ...] | None = None
+        self._undo: tuple[Any, ...] = ()
         self._turn: Stream | None = None
         """The conflated stream whose turn it is, if it is the first one."""
         self._turn_ends_ns = 0
@@ -185,7 +186,11 @@ class ReadyQueue:
         invalid = self.values_invalid + (taken[1] is not None)
         waiting = stream.waiting
         is_last = waiting is None or len(waiting) == 1
-        # No call in between, so that Ctrl-C comes before it all or after it all.
+        self._undo = (
+            stream, output, rest, None if waiting is None else [*waiting],
+            stream.delivered_to, stream.delivered_count, stream.conflated,
+        )  # fmt: skip
+        # Should an exception come from here on, `take_back` undoes it.
         self.taken = taken
         stream.delivered_to, stream.delivered_count, stream.conflated = to, delivered, conflated
         self.bytes_held, self.values_invalid = held, invalid
@@ -292,44 +297,53 @@ class ReadyQueue:
             taken = Message(
                 stream.topic, value, timestamp_ns, sequence, stream.peer.origin, key, header
             )
-            delivered = stream.delivered_count + 1
-            # No call in between, as in `take`.
-            self.taken = stream, None, taken
-            stream.delivered_to, stream.delivered_count = sequence + 1, delivered
-            return taken
-        body_at = len(prefix) + _REST_BYTES
-        if length != len(data) - body_at:
-            return None
-        decode_all = decode_body if stream.typed is None else stream.typed.decode_body
-        try:
-            values, timestamps, keys, headers = decode_all(data, body_at, count, timestamp_ns)
-        except FrameError:
-            return None
-        if sequence + count > SEQUENCE_MAX or not stream.receiver.accept(sequence, count):
-            return None
-        peer = stream.peer
-        taken = MessageBatch(
-            stream.topic, peer.session, peer.name, sequence, timestamp_ns,
-            values, timestamps, keys, headers,
-        )  # fmt: skip
-        delivered = stream.delivered_count + count
-        # No call in between, as in `take`.
+        else:
+            body_at = len(prefix) + _REST_BYTES
+            if length != len(data) - body_at:
+                return None
+            decode_all = decode_body if stream.typed is None else stream.typed.decode_body
+            try:
+                columns = decode_all(data, body_at, count, timestamp_ns)
+            except FrameError:
+                return None
+            if sequence + count > SEQUENCE_MAX or not stream.receiver.accept(sequence, count):
+                return None
+            peer = stream.peer
+            taken = MessageBatch(
+                stream.topic, peer.session, peer.name, sequence, timestamp_ns, *columns
+            )
+        counts = stream.delivered_to, stream.delivered_count, stream.conflated
+        self._undo = stream, None, None, None, *counts
         self.taken = stream, None, taken
-        stream.delivered_to, stream.delivered_count = sequence + count, delivered
+        stream.delivered_to, stream.delivered_count = sequence + count, counts[1] + count
         return taken
 
-    def take_back(self, read: tuple[Any, ...] | None) -> None:
-        """Put back what was taken last, after an exception; unless it is `read`, which went on.
+    def arrived(self) -> None:
+        """Note that what was taken is where it was to go."""
+        self.taken = None
 
-        A loss, or a value that does not fit, stays reported; it is in the counters.
+    def take_back(self, read: tuple[Any, ...] | None) -> bool:
+        """Undo what was taken last, after an exception, unless it is `read`, or has arrived.
+
+        What did not wait here is asked for again. A loss stays reported; it is in the counters.
+        Returns whether it was undone; it may be called again, should it be cut short.
         """
         taken = self.taken
-        if taken is not None and taken is not read and taken[1] is None:
-            stream, _, messages, *values = taken
-            if messages is None:  # a copy, since this may be interrupted, too
-                messages = next(copy(values[0]))
-            self.put_back(stream, messages, 1 if isinstance(messages, Message) else len(messages))
+        is_undone = taken is not None and taken is not read and taken[1] is None
+        if is_undone:
+            stream, output, rest, waiting, *counts = self._undo
+            stream.delivered_to, stream.delivered_count, stream.conflated = counts
+            if waiting is not None:
+                stream.waiting, output = waiting, None
+            if output is not None or waiting is not None:
+                entry: Entry = stream, output
+                owner, first = self.entries[0] if self.entries else (None, None)
+                if owner is stream and (first is output or (rest is not None and first is rest)):
+                    self.entries[0] = entry
+                else:
+                    self.entries.appendleft(entry)
         self.taken = None
+        return is_undone
 
     def put_back(self, stream: Stream, messages: Message | MessageBatch, left: int) -> None:
         """Deliver the last `left` of the messages last taken of a stream again, before all else.

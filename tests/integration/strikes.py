@@ -35,7 +35,15 @@ class Strike:
 
 
 class LineStrike(Strike):
-    """Presses Ctrl-C at a module's n-th line that runs, wherever CPython looks for signals."""
+    """Presses Ctrl-C at a module's n-th line that runs, wherever CPython looks for signals.
+
+    It does not look between the step in which a message is taken and the `return` of the call,
+    whose names are `skipped`.
+    """
+
+    def __init__(self, modules, number, *, skipped=()):
+        super().__init__(modules, number)
+        self.skipped = skipped
 
     def __enter__(self):
         sys.settrace(self._trace)
@@ -46,7 +54,8 @@ class LineStrike(Strike):
         return self.struck
 
     def _trace(self, frame, event, _):
-        if frame.f_code.co_filename not in self.files:
+        code = frame.f_code
+        if code.co_filename not in self.files or code.co_qualname in self.skipped:
             return None
         if event == "line":
             self.left -= 1

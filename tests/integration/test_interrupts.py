@@ -10,6 +10,8 @@ import pytest
 
 import p2pmsg
 import p2pmsg.queue.rules
+import recovery
+import transports
 from p2pmsg.driver import section, threads, verbs
 from p2pmsg.peers import publisher, pusher, reading, receiving, sending, serving
 from p2pmsg.peers import puller as puller_peer
@@ -76,6 +78,54 @@ def test_ctrl_c_after_any_call_neither_loses_nor_doubles(connect, how, count):
         strikes += strike.struck
     assert received == list(range(published))
     assert strikes > 3
+
+
+OURS = [
+    str(path)
+    for package in (p2pmsg, recovery, transports)
+    for path in Path(package.__path__[0]).rglob("*.py")
+]
+SKIPPED = {"Subscriber.receive", "Subscriber.receive_many"}
+
+
+@pytest.mark.parametrize("how", ["iterate", "receive", "receive_many", "parts"])
+@pytest.mark.parametrize("waits", [False, True], ids=["there", "awaited"])
+def test_an_interrupt_before_any_line_of_receiving_neither_loses_nor_doubles(connect, how, waits):
+    publisher, receiver = connect()
+    iterator = iter(receiver)
+    received, published, in_vain, number = [], 0, 0, 0
+    calls = {
+        "iterate": lambda: [next(iterator)],
+        "receive": lambda: [receiver.receive(60)],
+        "receive_many": lambda: receiver.receive_many(timeout=60),
+        "parts": lambda: receiver.receive_many(2, timeout=60),
+    }
+
+    def receive(strike):
+        while len(received) < published:
+            with strike:
+                taken = calls[how]()
+                sys.settrace(None)
+                received.extend(range(taken[0].sequence, taken[0].sequence + len(taken)))
+
+    def publish():
+        publisher.publish_many(TOPIC, [None] * 3)
+        publisher.flush()
+
+    while in_vain < 10:  # then the calls have fewer lines
+        number += 1
+        published += 3
+        timer = threading.Timer(0.002 if waits else 0.0, publish)
+        timer.start()
+        if not waits:
+            timer.join()
+        strike = LineStrike(OURS, number, skipped=SKIPPED)
+        receive(strike)
+        timer.join()
+        in_vain = 0 if strike.left <= 0 else in_vain + 1
+        assert received == list(range(published)), number
+    assert number > 80
+    check_ledger(receiver, delivered=published, lost=0)
 
 
 class TimeIsUpError(ValueError):

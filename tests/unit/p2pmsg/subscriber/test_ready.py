@@ -420,3 +420,23 @@ def test_all_streams_are_folded_in_one_pass_and_what_is_malformed_is_lost_in_its
     assert found == [("t", 3), ("u", 1), (2, 4)]
     assert sum(one.invalid.values()) == 1
     one.check(1, 4)
+
+
+@pytest.mark.parametrize("policy", ["wait", "latest"])
+@pytest.mark.parametrize("count_max", [2, 100])
+def test_what_was_taken_and_did_not_arrive_comes_again(policy, count_max):
+    out = Exit(policy)
+    out.add(5, 1)
+    first = [message.sequence for message in out.queue.take(count_max)[2]]
+
+    assert out.queue.take_back(read=None)
+    assert not out.queue.take_back(read=None)
+    out.queue.recount()
+
+    taken = out.queue.take(count_max)
+    assert [message.sequence for message in taken[2]] == first
+    assert not out.queue.take_back(read=taken)
+    if count_max == 2:
+        out.queue.take(count_max)
+        out.queue.arrived()
+        assert not out.queue.take_back(read=taken)
