@@ -116,8 +116,7 @@ class PullerPeer(Peer):
     def stats(self) -> PullerStats:
         """Return the counters."""
         stats, misfits = self.taker.stats(), self._misfits
-        by_batch = isinstance(self.taker, BatchTaker)
-        received = stats.received - (misfits if by_batch else 0)
+        received = stats.received - (misfits if isinstance(self.taker, BatchTaker) else 0)
         return replace(stats, received=received, invalid=misfits)
 
     def close(self, time_ns: int, run: JobRun | None) -> Verb[None]:
@@ -191,9 +190,8 @@ class PullerBase(Generic[T_co]):
 
     def _on_open(self) -> None:
         self._section: Section = self._driver.section
-        self._taker = taker = self._peer.taker
-        by_batch = isinstance(taker, BatchTaker)
-        self._take_now = taker.take_plain if by_batch else self._take_inside
+        self._taker = self._peer.taker
+        self._take_now = self._taker.take_plain if self._by_batch else self._take_inside
         """Takes the next job if it is there, and has nothing but a value; else None."""
 
     # --------------------------------------------------------------------------------- public

@@ -33,9 +33,9 @@ _PUSHER_TIMEOUT_NS: Final = 5_000_000_000
 """A pusher that was silent for so long is connected to again."""
 _ACK_LINGER_NS: Final = to_ns(LINGER_S)
 _ROUNDS_MAX: Final = 16
-_FRAMES_PER_ROUND: Final = 64
+_FRAMES_PER_ROUND: Final = 8
 """Frames that are read between two looks at what there is to send, and at the time."""
-_TURN_NS: Final = 2_000_000_000
+_TURN_NS: Final = 2_000_000
 """How long a turn reads on; what is left is for the next one."""
 _COUNTERS: Final = (
     "received", "acked", "rejected", "discarded", "refused", "given_back", "dropped",

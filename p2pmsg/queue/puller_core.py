@@ -53,8 +53,8 @@ class PullerCore:
         frame_bytes_max: the largest frame that it takes.
         values: makes values of a type; None: they come as they are. One that does not fit is a
             `Misfit`.
-        answered: called when a job was acknowledged, rejected or discarded, in any thread, so that
-            a shell can send that. Default: nothing.
+        answered: called in any thread when jobs were acknowledged, rejected or discarded, so that a
+            report may be due. Default: nothing.
 
     Attributes:
         ready: jobs that were not begun.
@@ -214,7 +214,9 @@ class PullerCore:
         job._state = ACKED
         self.open.pop(job.delivery, None)
         self.acked += 1
-        self._answered()
+        waiting = len(self._acked)
+        if not waiting & (waiting - 1):  # the first one, then after twice as many each time
+            self._answered()
         return True
 
     def reject(self, job: Job, reason: str, delay: float | None) -> bool:

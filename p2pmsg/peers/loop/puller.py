@@ -3,33 +3,28 @@
 # loop only
 import asyncio
 import inspect
-
-# both
 from collections.abc import Callable
-
-# loop only
 from contextlib import nullcontext
 
 # threads only
+# import threading
+# from collections.abc import Callable
 # from contextlib import nullcontext, suppress
 # from functools import partial
-# import threading
 # both
 from typing import Any, Self
 
+# loop only
 from p2pmsg.checks import check_result, time_to_wait
 
 # threads only
-# from p2pmsg.checks import check, is_async
+# from p2pmsg.checks import check, check_result, is_async, time_to_wait
+# from p2pmsg.errors import ReentrantCallError
 # both
 from p2pmsg.driver.faces import LoopFace
 from p2pmsg.driver.lifecycle import is_inherited
 from p2pmsg.driver.stop_signals import StopSignals
 from p2pmsg.errors import ClosedError, SecurityError
-
-# threads only
-# from p2pmsg.errors import ReentrantCallError
-# both
 from p2pmsg.message import T_co
 from p2pmsg.peers.puller import PullerBase
 from p2pmsg.queue.job import Job
