@@ -22,7 +22,6 @@ from p2pmsg.queue import batching, each_taker, job, puller_core
 from p2pmsg.queue.pipeline import link, taking
 from p2pmsg.queue.pipeline import puller as batch_taker
 from p2pmsg.subscriber import ready
-from p2pmsg.sync import lock
 from recovery import replay_buffer
 from tests.integration.peers import TOPIC, check_ledger, take, work_until
 from tests.integration.strikes import LineStrike, Strike
@@ -268,7 +267,7 @@ STRIKES = 60
 FILES = {
     module.__file__
     for module in (
-        batch, lock, batching, logged_batch, section, sending, publisher, core, pusher,
+        batch, batching, logged_batch, section, sending, publisher, core, pusher,
     )
 }  # fmt: skip
 

@@ -31,8 +31,6 @@ CALLBACKS_SET = {
 }
 PRIVATE_NAMES = {
     "_get_running_loop",
-    "_is_gil_enabled",
-    "_is_owned",
     "_signal",
     "_socket",
 }
