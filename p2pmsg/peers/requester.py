@@ -169,7 +169,8 @@ class RequesterPeer(Peer):
                 yield Wait(request.is_over)
             answer = self._result(request, timeout)
         finally:
-            engine.forget(request.number)
+            if not request.is_over():
+                engine.forget(request.number)
         if kind is not None:
             place = engine.places[request.answer[0]] if request.answer else ""
             answer = yield Calling(partial(converted, topic, place, answer, kind))

@@ -45,7 +45,7 @@ class ResponderPeer(Peer):
 
     """
 
-    thread_name = "p2pmsg-responder"
+    thread_name = ""  # who serves takes the turns
 
     def __init__(
         self, engine: ResponderEngine, endpoint: str, busy_wait: float,
