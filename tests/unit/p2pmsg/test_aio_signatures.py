@@ -21,7 +21,7 @@ PAIRS = {
 TURNS = {"close_now", "next_deadline", "turn", "wait_fds"}
 MORE = {
     "Publisher": {"begin", "open"},
-    "Subscriber": {"batches", "receive_nowait", "receive_many_nowait"},
+    "Subscriber": {"begin", "open"},
     "Pusher": {"begin", "open"},
     "Puller": {"begin", "open"},
     "Requester": {"begin", "open"},
