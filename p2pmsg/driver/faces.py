@@ -44,10 +44,10 @@ class ThreadFace(NotCopied):
         try:
             self._driver = ThreadDriver(peer)
             self._on_open()
+            self._driver.start(self, type(self)._close_at_exit, self._exit_s)
         except BaseException:
             peer.shut()
             raise
-        self._driver.start(self, type(self)._close_at_exit, self._exit_s)
 
     def _on_open(self) -> None:
         """Take from peer and driver what the calls need that must be fast."""
@@ -65,6 +65,8 @@ class ThreadFace(NotCopied):
                 driver.run(verb)
             finally:
                 driver.stop()
+        else:
+            driver.stop()  # it goes on where Ctrl-C has ended that of another call
 
     def _close_at_exit(self, left_s: float) -> None:
         self._leave(left_s if self._patience_s is None else min(left_s, self._patience_s))

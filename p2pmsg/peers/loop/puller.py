@@ -219,6 +219,7 @@ class Puller(PullerBase[T_co], LoopFace):
         """
         time_ns = to_ns(time_to_wait("timeout", timeout))
         if self._driver.stopping:
+            self._driver.stop()
             return
         run = self._stop_run(_worker())
         try:

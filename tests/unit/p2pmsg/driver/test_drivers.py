@@ -554,3 +554,32 @@ def test_what_another_call_brings_from_the_disk_ends_a_wait_for_it():
         box.run(keep())
         other.join(60)
         assert found == [7]
+
+
+def test_a_second_close_ends_what_ctrl_c_left_of_the_first(monkeypatch):
+    box = Box()
+    thread = box._driver._thread
+
+    def join(_):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(thread, "join", join)
+    with pytest.raises(KeyboardInterrupt):
+        box._end(box.peer.write(b"last"))
+    assert not box.peer.closed
+    box._end(box.peer.write(b"last"))
+    assert box.peer.closed
+
+
+def test_one_whose_thread_cannot_start_is_shut(monkeypatch):
+    made = []
+
+    def start(thread):
+        made.append(thread._target.__self__.peer)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError):
+        Box()
+    assert made[0].closed
