@@ -23,7 +23,7 @@ from p2pmsg.queue.journal.file import FileJournal
 from p2pmsg.queue.journal.records import JournalState, push_record
 from p2pmsg.queue.pull_access import access_of
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.pusher_io import PusherIO
+from p2pmsg.queue.pusher_io import FRAMES_AT_ONCE, PusherIO
 from p2pmsg.queue.rules import PRIORITY_MAX, DeadJob, JobQueue, QueuedJob, QueueLimits
 from p2pmsg.queue.stats import PusherStats, WorkerStats
 from recovery.checks import to_ns
@@ -62,6 +62,7 @@ class EachJobs:
         self._journal = journal
         queue = self._queue(state)
         self.session = state.session if state.session is not None else secrets.randbits(64)
+        access_rules, watch = access_of(security, name, server)
         self.core = PusherCore(
             queue,
             name=name,
@@ -70,9 +71,10 @@ class EachJobs:
             job_timeout=config.job_timeout,
             is_gone=process_id.is_gone,
             admin_refusal=_admin_refusal(config.admin, place, security),
+            frames_at_once=FRAMES_AT_ONCE,
+            access_rules=access_rules,
         )
-        self.core.access_rules, watch = access_of(security, name, server)
-        self._restored = self.core.restore(state, now_ns=time.monotonic_ns())
+        self.core.restore(state, now_ns=time.monotonic_ns())
         self._missing = state.missing
         self.io = PusherIO(self.core, server, journal, access_rules=watch)
         self._syncs = journal is not None and journal.is_always
@@ -288,7 +290,7 @@ class EachJobs:
         return PusherStats(
             endpoint=self._server.endpoint,
             pushed=store.pushed + waiting,
-            restored=self._restored,
+            restored=store.taken_over,
             retried=store.retried,
             duplicates=self._duplicates,
             done=store.done,

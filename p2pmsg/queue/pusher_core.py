@@ -64,13 +64,14 @@ class PusherCore:
         job_timeout: how long a job may take, in seconds; 0: as long as it likes.
         is_gone: whether the process (host, pid, started) is known to have ended.
         admin_refusal: why dead letters are not administered over the wire; None where they are.
+        frames_at_once: how many frames of jobs `pump` makes at most; it is called again then.
+        access_rules: what those who ask may have; None: everything.
 
     Attributes:
         outbox: frames to send, each with the connection's identity.
         invalid: frames that were dropped, by reason.
         admin_refused: requests about dead letters that were refused.
-        frames_at_once: how many frames of jobs `pump` makes at most; it is called again then.
-        access_rules: what those who ask may have; None: everything.
+        access_rules: what those who ask may have.
 
     """
 
@@ -84,13 +85,15 @@ class PusherCore:
         job_timeout: float = 0.0,
         is_gone: IsGone = lambda host, pid, started: False,
         admin_refusal: str | None = None,
+        frames_at_once: int = 2**31,
+        access_rules: "PullAccess | None" = None,
     ) -> None:
         self.queue = queue
         self.name = name
         self.session = session
         self.outbox: deque[tuple[bytes, bytes]] = deque()
         self.invalid: dict[str, int] = {}
-        self.frames_at_once = 2**31
+        self._frames_at_once = frames_at_once
         self._incarnation = incarnation
         self._job_timeout = job_timeout
         self._is_gone = is_gone
@@ -110,7 +113,7 @@ class PusherCore:
         self._token = incarnation  # so that no answer to another start's question fits
         self._due: list[WorkerConnection] = []
         self._check_due_ns = self._check_due_ns_ = 0
-        self.access_rules: PullAccess | None = None
+        self.access_rules = access_rules
 
     # ------------------------------------------------------------------------------- frames in
 
@@ -151,8 +154,8 @@ class PusherCore:
             self.queue.cut(connection.worker_id, now_ns=now_ns)
             self._check_processes(now_ns)
 
-    def restore(self, state: JournalState, *, now_ns: int) -> int:
-        """Take over what an earlier run left in the log; return how many jobs."""
+    def restore(self, state: JournalState, *, now_ns: int) -> None:
+        """Take over what an earlier run left in the log."""
         store = self.queue.store
         if state.is_incomplete:
             # Which worker was given what right before it is not known.
@@ -168,7 +171,6 @@ class PusherCore:
         for message_id, (sequence, pushed_ns) in sorted(state.seen.items(), key=lambda i: i[1][1]):
             age_ns = max(0, store.wall_ns(now_ns) - pushed_ns)
             store.dedup.add(message_id, sequence, now_ns=now_ns - age_ns)
-        return len(state.open)
 
     def resync(self, *, now_ns: int) -> None:
         """Put all right after an exception, as after a restart: each worker is asked what it has.
@@ -394,7 +396,7 @@ class PusherCore:
     def pump(self, *, now_ns: int) -> None:
         """Hand out what can be handed out, ask back what should be, confirm what came in."""
         queue, outbox, session = self.queue, self.outbox, self.session
-        left = self.frames_at_once
+        left = self._frames_at_once
         while left > 0 and (found := queue.take(now_ns=now_ns)) is not None:
             left -= 1
             worker, batch = found

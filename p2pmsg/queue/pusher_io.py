@@ -20,7 +20,7 @@ _ROUNDS_MAX: Final = 16
 _FRAMES_PER_ROUND: Final = 256
 _BYTES_AT_ONCE: Final = 2**18
 """Of frames that are read in one turn: some 2 ms, whatever they say."""
-_FRAMES_AT_ONCE: Final = 8
+FRAMES_AT_ONCE: Final = 8
 """Frames of jobs, of 256 KiB each, between two looks at the time."""
 _TURN_NS: Final = 2 * _MS
 """How long a turn goes on where there is always more."""
@@ -63,7 +63,6 @@ class PusherIO:
         access_rules: "AccessWatch | None" = None,
     ) -> None:
         self.core = core
-        core.frames_at_once = _FRAMES_AT_ONCE
         self._access_rules = access_rules
         self.journal = journal
         self._server = server
