@@ -68,8 +68,6 @@ class Settings(NamedTuple):
     intake: SubscriberConfig
     log: "LogConfig | str | Path | None"
     security: "Security | None"
-    store: Any = None
-    """Where the log's files are; for tests. Default: the operating system."""
 
 
 class RelayPeer(ServingPeer):
@@ -146,7 +144,7 @@ class RelayPeer(ServingPeer):
             cursor=Resumption(core),
             relay=core.id,
             datagram_lines=[n for n, place in enumerate(settings.upstreams) if place.is_datagram],
-            counts_replies=True,
+            counts_replies=network.keeps_replies,
         )
         self._transfer = Transfer(self.source, core)
         self._receiving = open_lines(
@@ -319,7 +317,8 @@ def _open_log(
     if config is None:
         return None, None
     session = network.random.getrandbits(64)
-    log = PublisherLog(config, session=session, wall_ns=network.wall_ns(), store=settings.store)
+    store = network.log_store(config)
+    log = PublisherLog(config, session=session, wall_ns=network.wall_ns(), store=store)
     undo.callback(log.close)
     metadata = RelayMetadata(log.store)
     if log.topics():
@@ -341,6 +340,7 @@ class RelayBase(ServingBase):
     """What the faces share."""
 
     _peer: RelayPeer
+    _network: Network = MACHINE
 
     @checked()
     def __init__(
@@ -371,7 +371,7 @@ class RelayBase(ServingBase):
             log,
             security,
         )
-        self._open(partial(RelayPeer, settings))
+        self._open(partial(RelayPeer, settings, self._network))
 
     if TYPE_CHECKING:
 

@@ -179,6 +179,10 @@ class Relay(Protocol):
     """A relay, likewise."""
 
     @property
+    def core(self) -> SubscriberCore | None:
+        """The engine of its receiving side, or None while it is dead."""
+
+    @property
     def relay(self) -> RelayCore | None:
         """The engine of its publishing side, or None while it is dead."""
 
@@ -195,8 +199,11 @@ def knows_all(subscriber: Receiver, peer: Session, heads: Mapping[str, tuple[int
 
 def has_all_of_relay(subscriber: Receiver, line: int, place: Relay, *, hears: bool = True) -> bool:
     """Whether a subscriber knows of everything that a relay serves; where it `hears` it, surely."""
-    core, relay = subscriber.core, place.relay
+    core, relay, source = subscriber.core, place.relay, place.core
     if core is None or relay is None or core.lines[line].relay != relay.id:
+        return False
+    met = () if source is None else source.peers.items()
+    if any(peer.joined and session not in relay.sessions for session, peer in met):
         return False
     for session, served in relay.sessions.items():
         peer = core.peers.get(session)

@@ -5,6 +5,7 @@ The fixture `p2pmsg_network` of the pytest plugin is one of these.
 
 import builtins
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from random import SystemRandom
 from typing import Any, Final, Literal
@@ -19,8 +20,6 @@ from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.invariants import has_all_of_relay, knows_all
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.options import NetworkOptions
-from p2pmsg.testing.oracle import History
-from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.virtual_peers import (
     ENDLESS_S,
     PublisherProcess,
@@ -164,9 +163,16 @@ class VirtualNetwork:
             log: whether it has a log, and so everything again after `crash`. Default False.
 
         """
-        name, upstreams = f"r{len(self.relays)}", self._listed(publishers)
-        process = SimulatedRelay(name, self.frames, History(), upstreams, log=log)
-        made = VirtualRelay(self, process)
+        options = self._options
+        patience = options.subscriber.repair_timeout / 2  # it gives up before its subscribers do
+        made = VirtualRelay(
+            self,
+            f"r{len(self.relays)}",
+            self._listed(publishers),
+            log=_LOG if log else None,
+            config=options.publisher,
+            intake=replace(options.subscriber, repair_timeout=patience),
+        )
         self.relays.append(made)
         return made
 
@@ -376,17 +382,16 @@ class VirtualNetwork:
             core = publisher.core
             if core is not None and (core.open_batches or core.outbox):
                 return False
-        if any(one.relay is not None and not one.is_idle for one in self.relays):
+        if not all(one.is_idle for one in self.relays):
             return False
-        receivers: list[AnySubscriber | SimulatedRelay] = [one._process for one in self.relays]
-        receivers += self.subscribers
+        receivers = [*self.relays, *self.subscribers]
         return all(map(_has_everything, receivers))
 
     def __repr__(self) -> str:
         return f"<VirtualNetwork seed={self.seed} at {self.now:.6f} s>"
 
 
-def _has_everything(receiver: AnySubscriber | SimulatedRelay) -> bool:
+def _has_everything(receiver: AnySubscriber | VirtualRelay) -> bool:
     """Whether it has, or knows lost, all that the living publishers have sent to it."""
     core: SubscriberCore | None = receiver.core
     if core is None:

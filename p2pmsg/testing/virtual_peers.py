@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any, Final, Literal, NoReturn, Protocol
 
 from p2pmsg.config import OnGap, SubscriberConfig
-from p2pmsg.driver.lifecycle import ClosesAtOnce
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.virtual import ENDLESS_NS, EventDriver, Turns, VirtualDriver, VirtualLoopDriver
 from p2pmsg.errors import ClosedError
@@ -17,6 +16,7 @@ from p2pmsg.peers.network import Network
 from p2pmsg.peers.publisher import PublisherBase
 from p2pmsg.peers.subscriber import SubscriberBase
 from p2pmsg.peers.threads.publisher import Publisher
+from p2pmsg.peers.threads.relay import Relay
 from p2pmsg.peers.threads.subscriber import Subscriber
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.requests import matches
@@ -25,7 +25,6 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.typed import OnInvalid
 from p2pmsg.testing.host import Host
 from p2pmsg.testing.network import FaultyNetwork
-from p2pmsg.testing.simulated_relay import SimulatedRelay
 
 ENDLESS_S: Final = ENDLESS_NS / 1e9
 """How long is waited, by the network's clock, where a real peer would wait without end."""
@@ -367,45 +366,51 @@ class VirtualAioSubscriber(SubscriberProcess[T_co], LoopSubscriber[T_co]):
         return True
 
 
-class VirtualRelay(ClosesAtOnce):
+class VirtualRelay(Process, Relay):
     """A relay on a `VirtualNetwork`: give it to `subscriber` in place of a publisher.
+
+    It is the same relay as `p2pmsg.Relay`, up to its sockets, but that it closes at once.
 
     Args:
         world: the network.
-        process: the simulated one.
+        name: of the process.
+        sources: whom it connects to.
+        options: as of `p2pmsg.Relay`.
 
     """
 
-    def __init__(self, world: World, process: SimulatedRelay) -> None:
-        self._world = world
-        self._process = process
-        self.process_name = process.name
-
-    @property
-    def endpoint(self) -> str:
-        """What subscribers connect to, for messages of the code under test."""
-        return self._process.endpoint
+    def __init__(
+        self, world: World, name: str, sources: "Sequence[Upstream]", **options: Any
+    ) -> None:
+        self._live_on(world, name)
+        self.sources = list(sources)
+        endpoints = [one.endpoint for one in self.sources]
+        super().__init__(endpoints, f"memory://{name}", name=name, **options)
 
     @property
     def relay(self) -> RelayCore | None:
-        """The engine of its publishing side; None while it is dead."""
-        return self._process.relay
+        """The engine of its publishing side; None while it is dead, or where it is closed."""
+        return None if self._driver.stopping else self._peer.core
 
     @property
     def core(self) -> SubscriberCore | None:
-        """The engine of its receiving side; None while it is dead."""
-        return self._process.core
+        """The engine of its receiving side; None while it is dead, or where it is closed."""
+        return None if self._driver.stopping else self._peer.source
+
+    @property
+    def connected(self) -> int:
+        """How many publishers, or relays, it has joined."""
+        return 0 if self._driver.stopping else super().connected
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits to be sent."""
-        return self._process.is_idle
+        relay = self.relay
+        return relay is None or not (relay.outbox or relay.unsynced or relay.control)
 
-    @property
-    def connected(self) -> int:
-        """How many sessions of publishers it has joined."""
-        core = self.core
-        return 0 if core is None else sum(peer.joined for peer in core.peers.values())
+    def wants(self, topic: str) -> bool:
+        """Return True: it takes all."""
+        return True
 
     def wait_for_subscribers(self, count: int = 1, timeout: float | None = None) -> None:
         """Let time pass until `count` subscribers have confirmed that they receive.
@@ -419,27 +424,17 @@ class VirtualRelay(ClosesAtOnce):
             ClosedError: the relay is closed, or has crashed.
 
         """
-        relay = self.relay
-        if relay is None:
-            raise ClosedError("the relay", "it is closed, or has crashed")
-        limit = ENDLESS_S if timeout is None else timeout
-        if not self._world.wait_until(lambda: relay.joined >= count, limit):
-            raise TimeoutError(f"{relay.joined} of {count} subscribers came within {limit} s")
+        super().wait_for_subscribers(count, ENDLESS_S if timeout is None else timeout)
 
-    def crash(self) -> None:
-        """Die as by SIGKILL: without a log all that it had is gone."""
-        self._process.crash()
+    def close(self, timeout: float | None = 0.0) -> None:
+        """Close at once by default; subscribers have only what came to them so far.
 
-    def restart(self) -> None:
-        """Come back after `crash`."""
-        self._process.revive()
+        Args:
+            timeout: how long to wait until they have everything, in seconds of the network's clock.
+                Default 0.0.
 
-    def close(self) -> None:
-        """Close at once; subscribers have only what came to them so far."""
-        self._process.leave_for_good()
-
-    def __repr__(self) -> str:
-        return f"<VirtualRelay {self.process_name}>"
+        """
+        super().close(timeout)
 
 
 Upstream = VirtualPublisher | VirtualAioPublisher | VirtualRelay
