@@ -66,6 +66,8 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, "metrics"})
 
 
-if asyncio._get_running_loop() is None:
+try:
+    asyncio.get_running_loop()
+except RuntimeError:
     for _name in (*_HOME.values(), "p2pmsg.aio.metrics", *_FIRST_USED):
         import_module(_name)

@@ -29,8 +29,8 @@ from p2pmsg.driver.stop_signals import StopSignals
 from p2pmsg.errors import ClosedError, ConfigError, translated
 from p2pmsg.peers.loop.responder import Responder
 from p2pmsg.peers.loop.subscriber import Subscriber
+from p2pmsg.peers.settings import check_endpoints, check_topics
 from p2pmsg.subscriber.policy import GapPolicy
-from p2pmsg.sync.settings import check_endpoints, check_topics
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security

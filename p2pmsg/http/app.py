@@ -18,9 +18,9 @@ from p2pmsg.http.positions import Key, read_positions, write_positions
 from p2pmsg.http.resume import Resume
 from p2pmsg.http.upstream import RangePool, Upstream, range_of
 from p2pmsg.json_text import to_json
+from p2pmsg.peers.settings import check_name, check_topics
 from p2pmsg.publisher.requests import matches
 from p2pmsg.stats import Stats
-from p2pmsg.sync.settings import check_name, check_topics
 from p2pmsg.topics import check_topic
 from p2pmsg.webhooks.asgi import (
     HEADERS,

@@ -17,8 +17,8 @@ from p2pmsg.metrics.gathering import Change, Gathering
 from p2pmsg.metrics.sinks import Plain, Reliable
 from p2pmsg.peers.opening import Settings
 from p2pmsg.peers.publisher import PublisherPeer
+from p2pmsg.peers.settings import check_name as check_publisher
 from p2pmsg.statsd.metric import make_key
-from p2pmsg.sync.settings import check_name as check_publisher
 from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 

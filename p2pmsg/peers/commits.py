@@ -16,11 +16,11 @@ from p2pmsg.driver.verbs import Blocking, Verb, Wait
 from p2pmsg.errors import ClosedError, ConfigError, CursorError
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.peers.reading import Reading
+from p2pmsg.peers.settings import Commit
 from p2pmsg.subscriber.conflation import ConflatedBatch
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.sync.settings import Commit
 from recovery import CursorConfig, CursorFile, RecoveryError
 from recovery.checks import to_ns
 from transports.own_log import own_log as _log

@@ -14,11 +14,11 @@ from p2pmsg.driver.verbs import Verb, Wait
 from p2pmsg.errors import AccessDeniedError, ClosedError, ConfigError, SecurityError
 from p2pmsg.peers.network import MACHINE, Network
 from p2pmsg.peers.range_channel import RangeChannel
+from p2pmsg.peers.settings import check_endpoints
 from p2pmsg.ranges.heads import Heads, check_patterns
 from p2pmsg.ranges.place import MS
 from p2pmsg.ranges.place_heads import PlaceHeads
 from p2pmsg.security.use import curve_client
-from p2pmsg.sync.settings import check_endpoints
 from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 

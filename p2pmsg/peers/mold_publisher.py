@@ -16,8 +16,8 @@ from p2pmsg.mold import codec
 from p2pmsg.mold.log import MoldLog
 from p2pmsg.mold.publisher_core import History, MoldPublisherCore
 from p2pmsg.peers.network import MACHINE, Network
+from p2pmsg.peers.settings import log_config
 from p2pmsg.stats import LogStats, Stats
-from p2pmsg.sync.settings import log_config
 from recovery import TokenBucket
 from recovery.checks import to_ns
 from transports.endpoint import request_address

@@ -10,11 +10,11 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, translated
 from p2pmsg.peers.network import Network
 from p2pmsg.peers.sending import Outgoing
+from p2pmsg.peers.settings import log_config
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.served import PYTHON_MEMORY
 from p2pmsg.security.use import check_datagrams, curve_server, warn_if_open
-from p2pmsg.sync.settings import log_config
 from transports.endpoint import is_address
 from transports.platform import read_proc
 
@@ -217,7 +217,7 @@ def allowed_by(
     """Have a core answer by rights; return what decides on subscriptions. None: it is open."""
     if security is None:
         return None
-    from p2pmsg.sync.access_watch import prefixes_allowed
+    from p2pmsg.security.access_watch import prefixes_allowed
 
     core.use_access_rules(security.grants)
     return prefixes_allowed(security.grants)

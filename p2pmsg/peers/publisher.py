@@ -15,8 +15,8 @@ from p2pmsg.errors import ClosedError, LogFailedError, ReentrantCallError
 from p2pmsg.peers.network import MACHINE, Network
 from p2pmsg.peers.opening import Settings, open_publisher
 from p2pmsg.peers.serving import ServingBase, ServingPeer
+from p2pmsg.peers.settings import check_columns, check_name, publish_error, publisher_config
 from p2pmsg.publisher.batch import PACKING_ERRORS, OpenBatches
-from p2pmsg.sync.settings import check_columns, check_name, publish_error, publisher_config
 from recovery.checks import to_ns
 from transports import TURN
 

@@ -13,6 +13,7 @@ from p2pmsg.driver.section import Section
 from p2pmsg.driver.verbs import Calling, LateError, Verb, Wait
 from p2pmsg.errors import ClosedError, InvalidValueError
 from p2pmsg.message import T_co
+from p2pmsg.peers.settings import check_endpoints, check_name
 from p2pmsg.queue.config import FRAME_BYTES_CEILING, FRAME_BYTES_MAX, Acknowledge
 from p2pmsg.queue.each_taker import EachTaker
 from p2pmsg.queue.job import Job, OnInvalidJob, check_on_invalid, report_invalid
@@ -22,7 +23,6 @@ from p2pmsg.queue.running import JobRun, OnError
 from p2pmsg.queue.stats import PullerStats
 from p2pmsg.security.use import curve_client
 from p2pmsg.subscriber.typed import Misfit, value_type
-from p2pmsg.sync.settings import check_endpoints, check_name
 from recovery.checks import to_ns
 
 if TYPE_CHECKING:

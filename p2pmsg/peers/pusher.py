@@ -22,6 +22,7 @@ from p2pmsg.errors import (
     SendQueueFullError,
     translated,
 )
+from p2pmsg.peers.settings import check_name
 from p2pmsg.publisher.batch import PACKING_ERRORS
 from p2pmsg.queue import process_id
 from p2pmsg.queue.batching import Gathered
@@ -33,7 +34,6 @@ from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.pipeline.pusher import BatchJobs, check_batch_config
 from p2pmsg.queue.stats import PusherStats
 from p2pmsg.security.use import curve_server, warn_if_open
-from p2pmsg.sync.settings import check_name
 from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 
@@ -685,7 +685,7 @@ class PusherBase:
             ClosedError: the pusher is closed.
 
         """
-        from p2pmsg.sync.access_watch import revoke_here
+        from p2pmsg.security.access_watch import revoke_here
 
         self._peer.check_usable()
         users = revoke_here(self._security, who)

@@ -10,9 +10,9 @@ from p2pmsg.errors import ConfigError
 from p2pmsg.multicast import datagram
 from p2pmsg.peers.network import Network
 from p2pmsg.ranges.place import FRAME_BYTES_MAX, Place
+from p2pmsg.security.key_watch import EVERY_NS, KeyWatch
 from p2pmsg.security.use import curve_client
-from p2pmsg.sync.key_watch import EVERY_NS, KeyWatch
-from p2pmsg.sync.unanswered import Unanswered
+from p2pmsg.unanswered import Unanswered
 from p2pmsg.wire import Frame, FrameError, Kind
 from transports.endpoint import host_of
 

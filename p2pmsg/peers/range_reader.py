@@ -21,12 +21,12 @@ from p2pmsg.frames import typed_decode
 from p2pmsg.message import MessageBatch
 from p2pmsg.peers.network import MACHINE, Network
 from p2pmsg.peers.range_channel import RangeChannel
+from p2pmsg.peers.settings import check_endpoints, check_name
 from p2pmsg.ranges.fetch import RangeFetch, take_reply
 from p2pmsg.ranges.heads import Heads, HeadsQuestion, check_patterns
 from p2pmsg.ranges.place import FRAME_BYTES_MAX, MS, Place
 from p2pmsg.ranges.sessions import Presence, SessionEntry
 from p2pmsg.security.use import curve_client
-from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import FrameError, Kind
 from recovery.checks import to_ns

@@ -13,7 +13,7 @@ from p2pmsg.subscriber.missing_topics import MissingTopics, asked_peers, known_t
 from p2pmsg.subscriber.redundancy import LineCount
 from p2pmsg.subscriber.resync import resync
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.sync.unanswered import Unanswered
+from p2pmsg.unanswered import Unanswered
 from transports.endpoint import host_of
 from transports.own_log import own_log as _log
 

@@ -17,6 +17,14 @@ from p2pmsg.peers.opening import allowed_by, recovery_endpoint_of
 from p2pmsg.peers.relay_stats import relay_stats
 from p2pmsg.peers.sending import UNSYNCED_MAX, Outgoing
 from p2pmsg.peers.serving import ServingBase, ServingPeer
+from p2pmsg.peers.settings import (
+    check_endpoints,
+    check_name,
+    check_topics,
+    log_config,
+    publisher_config,
+    subscriber_config,
+)
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import SESSIONS_MAX, RelayCore
 from p2pmsg.relay.metadata import RelayMetadata
@@ -26,14 +34,6 @@ from p2pmsg.security.use import curve_server, warn_if_open
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.relays import LOOP
-from p2pmsg.sync.settings import (
-    check_endpoints,
-    check_name,
-    check_topics,
-    log_config,
-    publisher_config,
-    subscriber_config,
-)
 from p2pmsg.trouble import Refusals
 from recovery.checks import to_ns
 from transports.own_log import own_log as _log

@@ -13,6 +13,7 @@ from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.verbs import Calling, LateError, Verb, Wait
 from p2pmsg.errors import AccessDeniedError, AuthenticationError, ConfigError, SecurityError
 from p2pmsg.peers.network import MACHINE
+from p2pmsg.peers.settings import check_endpoints
 from p2pmsg.requests.answers import Answer, Answers
 from p2pmsg.requests.requester_engine import (
     NEVER_NS,
@@ -22,9 +23,8 @@ from p2pmsg.requests.requester_engine import (
     converted,
 )
 from p2pmsg.security.use import curve_client, server_of
-from p2pmsg.sync.settings import check_endpoints
-from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.trouble import Rarely
+from p2pmsg.unanswered import Unanswered
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from p2pmsg.driver.verbs import Calling, Verb, Wait
 from p2pmsg.errors import translated
 from p2pmsg.requests.reply_cache import NEVER_NS, ReplyCache
 from p2pmsg.requests.responder_engine import CURRENT, Handler, ResponderEngine, Work
+from p2pmsg.security.access_watch import AccessWatch, revoke_here
 from p2pmsg.security.use import curve_server, warn_if_open
-from p2pmsg.sync.access_watch import AccessWatch, revoke_here
 from recovery.checks import to_ns
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from transports.own_log import own_log as _log
 if TYPE_CHECKING:
     from p2pmsg.multicast.group_keys import GroupKeys
     from p2pmsg.peers.datagram_sender import DatagramSender
+    from p2pmsg.security.access_watch import AccessWatch
     from p2pmsg.security.settings import Security
-    from p2pmsg.sync.access_watch import AccessWatch
 
 R = TypeVar("R")
 _MS: Final = 1_000_000
@@ -81,7 +81,7 @@ class ServingPeer(Peer):
         """Begin to use what the subclass has opened."""
         core, group = self.core, self._group
         if self._security is not None:
-            from p2pmsg.sync.access_watch import AccessWatch
+            from p2pmsg.security.access_watch import AccessWatch
 
             self._rules = AccessWatch(self._security.grants, self.sender, self.server)
         if group is None:
@@ -252,7 +252,7 @@ class ServingPeer(Peer):
     def revoke(self, who: str) -> list[str]:
         """Revoke a peer's keys; its connections are ended in the next turn."""
         self.check_usable()
-        from p2pmsg.sync.access_watch import revoke_here
+        from p2pmsg.security.access_watch import revoke_here
 
         return revoke_here(self._security, who)
 

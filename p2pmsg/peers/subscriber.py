@@ -19,12 +19,7 @@ from p2pmsg.peers.callbacks import check_callbacks, report_of
 from p2pmsg.peers.lines import open_lines
 from p2pmsg.peers.network import MACHINE, Network
 from p2pmsg.peers.reading import Reading, TakenBatch
-from p2pmsg.start import Start
-from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.policy import GapPolicy
-from p2pmsg.subscriber.sessions import Session
-from p2pmsg.subscriber.typed import InvalidValue, OnInvalid, ValueTypes
-from p2pmsg.sync.settings import (
+from p2pmsg.peers.settings import (
     Commit,
     check_commit,
     check_endpoints,
@@ -35,6 +30,11 @@ from p2pmsg.sync.settings import (
     seconds_ns,
     subscriber_config,
 )
+from p2pmsg.start import Start
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.policy import GapPolicy
+from p2pmsg.subscriber.sessions import Session
+from p2pmsg.subscriber.typed import InvalidValue, OnInvalid, ValueTypes
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from p2pmsg.queue.job import Job
 from p2pmsg.queue.process_id import this_process
 from p2pmsg.queue.puller_core import PullerCore
 from p2pmsg.queue.stats import PullerStats
+from p2pmsg.security.key_watch import EVERY_NS, KeyWatch
 from p2pmsg.security.use import server_of
 from p2pmsg.subscriber.typed import ValueType
-from p2pmsg.sync.key_watch import EVERY_NS, KeyWatch
-from p2pmsg.sync.unanswered import Unanswered
+from p2pmsg.unanswered import Unanswered
 from recovery.checks import to_ns
 
 if TYPE_CHECKING:

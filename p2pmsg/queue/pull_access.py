@@ -6,8 +6,8 @@ import transports
 
 if TYPE_CHECKING:
     from p2pmsg.security.access_rules import AccessRules
+    from p2pmsg.security.access_watch import AccessWatch
     from p2pmsg.security.settings import Security
-    from p2pmsg.sync.access_watch import AccessWatch
 
 
 class PullAccess:
@@ -51,7 +51,7 @@ def access_of(
     """Return who may pull, and what follows changes of that; None without security."""
     if security is None:
         return None, None
-    from p2pmsg.sync.access_watch import AccessWatch
+    from p2pmsg.security.access_watch import AccessWatch
 
     access_rules = PullAccess(security.grants, name, f"the pusher {name!r}")
     return access_rules, AccessWatch(security.grants, None, server)

@@ -13,7 +13,7 @@ from p2pmsg.queue.rules import BreakerState, Given, JobRun, QueuedJob
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
-    from p2pmsg.sync.access_watch import AccessWatch
+    from p2pmsg.security.access_watch import AccessWatch
 
 _MS: Final = 1_000_000
 _ROUNDS_MAX: Final = 16

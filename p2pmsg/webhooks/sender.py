@@ -20,8 +20,8 @@ from p2pmsg.driver.lifecycle import (
 )
 from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
 from p2pmsg.peers.loop.subscriber import Subscriber
+from p2pmsg.peers.settings import check_endpoints, check_name, check_topics
 from p2pmsg.start import parse_start
-from p2pmsg.sync.settings import check_endpoints, check_name, check_topics
 from p2pmsg.webhooks.channel import Channel
 from p2pmsg.webhooks.client import import_aiohttp
 from p2pmsg.webhooks.endpoint import Endpoint

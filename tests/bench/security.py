@@ -12,7 +12,7 @@ import zmq
 import p2pmsg
 import transports
 from p2pmsg.security import KeyPair, KnownPeers
-from p2pmsg.sync.access_watch import prefixes_allowed
+from p2pmsg.security.access_watch import prefixes_allowed
 from tests.bench.groups import (
     GroupReceiver,
     GroupSender,

@@ -5,9 +5,8 @@ from contextlib import ExitStack
 import pytest
 
 import p2pmsg
-from p2pmsg import aio
+from p2pmsg import aio, unanswered
 from p2pmsg.subscriber import missing_topics, reachable
-from p2pmsg.sync import unanswered
 from tests.endpoints import free_port, lasting_endpoint
 from tests.integration.aio import shell
 from tests.integration.looped import Looped

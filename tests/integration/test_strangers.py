@@ -10,8 +10,7 @@ import pytest
 import zmq
 
 import p2pmsg
-from p2pmsg import statsd, wire
-from p2pmsg.sync import unanswered
+from p2pmsg import statsd, unanswered, wire
 from tests.endpoints import lasting_endpoint
 from tests.integration.inside import subscriber_of
 from tests.integration.peers import LOOPBACK, eventually

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("p2pmsg", "transports", "recovery", "spark_bridge")
-OUTSIDE = ("peers", "driver", "sync", "aio")
+OUTSIDE = ("peers", "driver", "aio")
 """Packages of p2pmsg that have no engine of their own, and use those of others."""
 ENGINES = {"engine", "core"}
 """What engines are called where they are used, with or without an underscore in front."""
@@ -30,7 +30,6 @@ CALLBACKS_SET = {
     "table.make_space",
 }
 PRIVATE_NAMES = {
-    "_get_running_loop",
     "_signal",
     "_socket",
 }

@@ -11,10 +11,10 @@ from p2pmsg.driver.lifecycle import zmq_context
 from p2pmsg.queue.access import DENIED_NS, PusherAccess
 from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.taking import Intake, Taken
+from p2pmsg.security.key_watch import KeyWatch
 from p2pmsg.security.use import server_of
-from p2pmsg.sync.key_watch import KeyWatch
-from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.trouble import Rarely
+from p2pmsg.unanswered import Unanswered
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
 from transports.own_log import own_log as _log
 from transports.zmq_plain import ZmqPlainSocket

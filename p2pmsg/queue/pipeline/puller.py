@@ -14,8 +14,8 @@ from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.link import Link
 from p2pmsg.queue.pipeline.taking import Taken
 from p2pmsg.queue.stats import PullerStats
+from p2pmsg.security.key_watch import KeyWatch
 from p2pmsg.subscriber.typed import ValueType
-from p2pmsg.sync.key_watch import KeyWatch
 from p2pmsg.wire import Frame, FrameError
 from transports.own_log import own_log as _log
 

@@ -1,1 +1,0 @@
-"""Threaded shells around the cores."""
