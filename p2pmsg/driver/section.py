@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from time import sleep
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
@@ -12,7 +13,9 @@ from p2pmsg.driver.verbs import LateError
 from p2pmsg.errors import P2PError, ReentrantCallError
 
 R = TypeVar("R")
-_LOOKS: Final = 9
+_LOOKS: Final = 200
+_LOOK_S: Final = 0.001
+"""How often a thread that must not enter looks at what it reads, and the time in between."""
 
 
 class Section:
@@ -141,12 +144,17 @@ class Section:
     def read(self, call: Callable[..., R], *arguments: Any) -> R:
         """Call what only reads: inside, or at once where this thread is there already.
 
-        So does a thread that must not enter; what changed while it looked, it looks at once more.
+        A thread that must not enter reads while nobody is inside, as far as that comes within some
+        tenths of a second; what changed while it looked, it looks at once more.
         """
         if not self._is_home():
             for _ in range(_LOOKS):
                 with suppress(RuntimeError):
-                    return call(*arguments)
+                    if not self.busy:
+                        found = call(*arguments)
+                        if not self.busy:
+                            return found
+                sleep(_LOOK_S)
             return call(*arguments)
         try:
             return self.run(call, *arguments)

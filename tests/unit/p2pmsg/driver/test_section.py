@@ -131,3 +131,30 @@ def test_another_thread_is_refused_where_one_alone_may_enter():
     other.join(30)
     assert caught
     assert section.run(len, "four") == 4
+
+
+def test_another_thread_reads_what_is_whole(monkeypatch):
+    counts, has_begun, has_looked = [0, 0], threading.Event(), threading.Event()
+
+    def count():
+        counts[0] += 1
+        has_begun.set()
+        assert has_looked.wait(60)
+        counts[1] += 1
+
+    def be_home():
+        section = Section(bool, bool)
+        sections.append(section)
+        section.run(count)
+
+    sections = []
+    home = threading.Thread(target=be_home)
+    home.start()
+    assert has_begun.wait(60)
+
+    def look_again(_):
+        has_looked.set()
+        home.join(60)
+
+    monkeypatch.setattr("p2pmsg.driver.section.sleep", look_again)
+    assert sections[0].read(tuple, counts) == (1, 1)
