@@ -406,7 +406,7 @@ def publish_with_few_files(directory, files):
         for line in sys.stdin:
             end = publisher.stats().streams.get("t", (0, 0))[1] + int(line)
             while publisher.stats().streams.get("t", (0, 0))[1] < end:
-                with contextlib.suppress(p2pmsg.LogFailedError):  # until strangers are refused
+                with contextlib.suppress(p2pmsg.errors.LogFailedError):  # until they are refused
                     publisher.publish("t", b"x" * 1000)
                     publisher.flush()
             stats = publisher.stats()
