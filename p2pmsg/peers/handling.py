@@ -39,19 +39,20 @@ class ThreadServing(ThreadFace):
         return self._slots > 1
 
     def _serve(self) -> None:
-        section, engine = self._driver.section, self._peer.engine
-        section.run(engine.begin_serving)
+        section, engine, me = self._driver.section, self._peer.engine, threading.get_ident()
         helpers = [self._thread_for(self._help) for _ in range(self._slots - 1)]
         try:
+            section.run(engine.begin_serving, me)
             for each in helpers:
                 each.start()
             raised = self._driver.run(self._peer.serve())
         finally:
-            section.run(engine.end_serving)
+            section.run(engine.end_serving, me)
             self._driver.wake()
             for each in helpers:
                 if each.ident is not None:
                     each.join()
+            section.run(engine.drop_lost)
         if raised is not None:
             raise raised
 
@@ -155,8 +156,8 @@ class LoopServing(LoopFace):
     def _start(self) -> Self:
         driver = self._driver
         driver.section.run(self._peer.engine.check_usable)
-        if not self._peer.engine.is_served:
-            driver.section.run(self._peer.engine.begin_serving)
+        if not self._peer.engine.served_by:
+            driver.section.run(self._peer.engine.begin_serving, threading.get_ident())
             driver.wake()
         return self
 

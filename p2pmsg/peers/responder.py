@@ -178,7 +178,7 @@ class ResponderPeer(Peer):
         while True:
             yield Wait(self._is_served)
             raised = yield from self.serve()
-            self.engine.end_serving()
+            self.engine.end_serving(self.engine.served_by)
             if raised is not None:
                 yield Calling(partial(_raise, raised))
 
@@ -202,7 +202,7 @@ class ResponderPeer(Peer):
     # -------------------------------------------------------------------------------- private
 
     def _is_served(self) -> bool:
-        return self.engine.is_served
+        return bool(self.engine.served_by)
 
     def _is_closed(self) -> bool:
         return bool(self.engine.closed)

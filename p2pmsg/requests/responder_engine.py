@@ -140,7 +140,7 @@ class ResponderEngine:
         invalid: frames that were dropped, by reason.
         invalid_values: requests whose value did not fit its type.
         closed: why it cannot be used; "" while it can.
-        is_served: whether somebody works on the requests.
+        served_by: the thread that works on the requests; 0: none does.
         ended_by: SystemExit or KeyboardInterrupt of a handler, which ends that.
 
     """
@@ -159,7 +159,7 @@ class ResponderEngine:
         self.invalid: dict[str, int] = {}
         self.invalid_values = 0
         self.closed = ""
-        self.is_served = False
+        self.served_by = 0
         self.ended_by: BaseException | None = None
         self._types = ValueTypes(kind, kinds, "raise")
         self._limited: set[str] = set()
@@ -247,20 +247,24 @@ class ResponderEngine:
         if self.closed:
             raise ClosedError("the responder", self.closed)
 
-    def begin_serving(self) -> None:
-        """Begin to work on requests; `ClosedError` where it is closed or somebody does already."""
-        self.check_usable()
-        if self.is_served:
-            raise ClosedError("the responder", "another thread serves it already")
-        self.is_served, self.ended_by = True, None
+    def begin_serving(self, thread: int) -> None:
+        """Begin to work on requests; `ClosedError` where it is closed or another thread does.
 
-    def end_serving(self) -> None:
-        """Have nobody work on requests from now on."""
-        self.is_served = False
+        The same thread may begin again, as after an interrupt that kept it from ending.
+        """
+        self.check_usable()
+        if self.served_by not in (0, thread):
+            raise ClosedError("the responder", "another thread serves it already")
+        self.served_by, self.ended_by = thread, None
+
+    def end_serving(self, thread: int) -> None:
+        """Have nobody work on requests from now on, where this thread does."""
+        if self.served_by == thread:
+            self.served_by = 0
 
     def must_end(self) -> bool:
         """Whether who works on requests has to end."""
-        return bool(self.closed) or not self.is_served or self.ended_by is not None
+        return bool(self.closed) or not self.served_by or self.ended_by is not None
 
     def has_work(self) -> bool:
         """Whether there is something to work on, or who does has to end."""
@@ -271,7 +275,7 @@ class ResponderEngine:
 
     def take(self, now_ns: int) -> Work | None:
         """Return what is to be worked on next; None: nothing is, or who does has to end."""
-        if self.closed or not self.is_served or self.ended_by is not None:
+        if self.closed or not self.served_by or self.ended_by is not None:
             return None
         while True:
             if self._slow and len(self._at_work) < self._slots:
@@ -309,6 +313,11 @@ class ResponderEngine:
         """Leave a request whose work was interrupted: asked again, it is done again."""
         self._at_work.pop(work.number, None)
         self.cache.drop(work.number)
+
+    def drop_lost(self) -> None:
+        """Leave what an interrupt kept from ending, where nothing is at work any more."""
+        for work in list(self._at_work.values()):
+            self.drop(work)
 
     def is_idle(self, own: Work | None) -> bool:
         """Whether nothing is at work, except for `own`."""

@@ -17,7 +17,7 @@ def engine():
     made = ResponderEngine(None, None, 1, 2, ReplyCache(10, 1000, SECOND), 1000, "await it")
     made.add("quick", lambda value: value, is_limited=False)
     made.add("slow", lambda value: value, is_limited=True)
-    made.begin_serving()
+    made.begin_serving(1)
     return made
 
 
@@ -98,8 +98,8 @@ def test_what_is_for_the_program_is_answered_and_ends_the_serving(engine, kind):
     assert isinstance(engine.ended_by, kind)
     assert engine.must_end()
     assert engine.take(0) is None
-    engine.end_serving()
-    engine.begin_serving()
+    engine.end_serving(1)
+    engine.begin_serving(1)
     assert work(engine) == [(b"a", 2, Status.DONE)]
 
 
@@ -122,7 +122,7 @@ def test_what_was_interrupted_is_new_again(engine):
     assert engine.take(0).number[1] == 2
     assert engine.take(0) is None
     assert not engine.is_idle(lost)
-    engine.drop(lost)
+    engine.drop_lost()
     engine.resync()
     ask(engine, 1)
     assert engine.take(0).number[1] == 1
@@ -130,7 +130,9 @@ def test_what_was_interrupted_is_new_again(engine):
 
 def test_it_is_served_by_one_at_a_time_and_takes_nothing_when_it_is_closed(engine):
     with pytest.raises(ClosedError, match="another thread serves it"):
-        engine.begin_serving()
+        engine.begin_serving(2)
+    engine.end_serving(2)
+    engine.begin_serving(1)  # an interrupt kept it from ending
     ask(engine, 1)
     own = engine.take(0)
     assert not engine.is_idle(None)
