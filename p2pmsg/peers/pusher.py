@@ -148,6 +148,7 @@ class PusherPeer(Peer):
         self._server: transports.ZmqQueueServer | None = None
         self._fds: frozenset[int] = frozenset()
         self._syncs = False
+        self._is_at_disk = False  # the upkeep works, and no turn is due for it
         self._is_opening = self._is_closing = self._is_shut = self._is_syncing = False
         self._refused_bytes = 0
         self._announced_ns = self._empty_ns = 0
@@ -195,7 +196,7 @@ class PusherPeer(Peer):
         if self._why is not None:
             return _NEVER_NS
         due_ns: int = self._jobs.next_deadline_ns()
-        if self._journal is not None:
+        if self._journal is not None and not self._is_at_disk:
             due_ns = min(due_ns, self._journal.due_ns)
         self._announced_ns = due_ns
         return due_ns
@@ -203,7 +204,7 @@ class PusherPeer(Peer):
     def wants_turn(self) -> bool:
         """Whether the next turn is due sooner than was said last, for what was pushed."""
         due_ns: int = self._jobs.pushed_due_ns
-        if self._journal is not None:
+        if self._journal is not None and not self._is_at_disk:
             due_ns = min(due_ns, self._journal.due_ns)
         is_sooner = due_ns < self._announced_ns
         self._announced_ns = min(due_ns, self._announced_ns)
@@ -250,10 +251,12 @@ class PusherPeer(Peer):
 
     def _keep_up(self) -> Verb[None]:
         while True:
+            self._is_at_disk = False
             yield Wait(self._has_disk_work)
             journal = self._journal
             if journal is None:
                 continue
+            self._is_at_disk = True
             if journal.due_ns <= self.now_ns():
                 yield from self._sync(journal)
                 continue

@@ -75,6 +75,7 @@ class ServingPeer(Peer):
         self._sync_failure: str | None = None
         self._reading: Reply | None = None
         self._reads = threading.Lock()  # held where the log is read, and not to be closed
+        self._is_at_disk = False  # the upkeep works, and no turn is due for it
         self._due_ns = 0
 
     def _use_sockets(self) -> None:
@@ -134,9 +135,9 @@ class ServingPeer(Peer):
             deadlines.append(outgoing.retry_ns(now_ns))
         if len(core.outbox) < _OUTBOX_MAX and not core.control.is_full:
             deadlines.append(self._timer_ns(now_ns))
-        if core.log is not None:
+        if core.log is not None and not self._is_at_disk:
             deadlines.append(core.log.next_deadline_ns(now_ns=now_ns))
-        if self._rules is not None:
+        if self._rules is not None and not self._is_at_disk:
             deadlines.append(self._rules_due_ns)
         if self._is_busy(now_ns):
             deadlines.append(now_ns + _BUSY_NS)
@@ -264,9 +265,11 @@ class ServingPeer(Peer):
 
     def _keep_up(self) -> Verb[None]:
         while not self._is_ended:
+            self._is_at_disk = False
             yield Wait(self._has_disk_work)
             if self._is_ended:
                 return
+            self._is_at_disk = True
             now_ns = self.now_ns()
             if self._rules is not None and now_ns >= self._rules_due_ns:
                 self._rules_due_ns = now_ns + _RULES_NS

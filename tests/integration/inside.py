@@ -126,3 +126,16 @@ def is_watched(peer):
     """Say whether a subscriber or relay still looks who is where nobody has answered."""
     receiving = peer._receiving if hasattr(peer, "_receiving") else peer._peer._io
     return receiving._unanswered.next_ns < 2**63
+
+
+def count_turns(peer):
+    """Return a list that gets longer with each turn of a peer."""
+    made, turns = peer._peer, []
+    turn = made.turn
+
+    def counted(now_ns):
+        turns.append(now_ns)
+        turn(now_ns)
+
+    made.turn = counted
+    return turns
