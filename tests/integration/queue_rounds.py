@@ -93,13 +93,19 @@ def main(folder, rounds, seed):
             at = rng.randrange(WORKERS)
             kill(workers[at], deaths)
             workers[at] = fork(worker, folder)
-    time.sleep(0.3)
+    until = time.monotonic() + SETTLE_S
+    while pushed_count(folder) <= rounds and time.monotonic() < until:
+        time.sleep(0.1)  # a machine may be too slow to push between two kills
     stop.touch()
     status = os.waitstatus_to_exitcode(os.waitpid(pushing, 0)[1])
     for process in workers:
         kill(process, deaths)
     assert status == 0, f"the pusher ended with {status}"
     return check(folder, deaths)
+
+
+def pushed_count(folder):
+    return sum(len(read(path)) for path in folder.glob("pushed-*"))
 
 
 def kill(process, deaths):
