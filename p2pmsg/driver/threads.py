@@ -35,6 +35,8 @@ _ASIDE_NS: Final = 20_000_000
 """How often the thread looks at a peer while callers' threads take its turns."""
 _SLICE_NS: Final = 100_000_000
 """How long a caller's thread waits at a time, and is taken to be the one that takes the turns."""
+_UPKEEP_NS: Final = 1_000_000_000
+"""How long the upkeep sleeps at a time."""
 _JOIN_S: Final = 5.0
 _WAKES_MAX: Final = 4096
 _WAKE: Final = (1).to_bytes(8, sys.byteorder)
@@ -47,7 +49,8 @@ class ThreadDriver:
 
     While no call waits, the peer's own thread sleeps in its descriptors and takes the turns. A call
     that waits takes them itself, since a change of threads costs more than most answers take;
-    further calls sleep until it has taken one. A peer without a `thread_name` has no thread.
+    further calls sleep until it has taken one. A peer without a `thread_name` has no thread; one
+    with upkeep has a second one for that, so that turns go on while a disk takes its time.
 
     Args:
         peer: opened; its thread starts with `start`.
@@ -68,15 +71,24 @@ class ThreadDriver:
         self.stopping = self._is_shut = False
         self._upkeep = peer.upkeep()
         self._upkeep_waits: Wait | None = None
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         if peer.thread_name:
-            self._thread = threading.Thread(target=self._run, name=peer.thread_name, daemon=True)
+            self._add_thread(self._round, peer.thread_name)
+        if peer.thread_name and self._upkeep is not None:
+            # One of its own: turns go on while a disk takes its time.
+            self._add_thread(self._keep_up, f"{peer.thread_name}-disk")
         self._wake_read, self._wake_write = wake_files()
         self._close_wake = weakref.finalize(self, _close, self._wake_read, self._wake_write)
         self._is_woken = False
         self._leads_until_ns = 0
         self._leader = 0
-        self._sleepers, self._aside = Sleepers(), Sleepers()
+        self._due_ns = 0
+        """Until when who takes the turns sleeps."""
+        self._sleepers, self._aside, self._keeper = Sleepers(), Sleepers(), Sleepers()
+
+    def _add_thread(self, call: Callable[[], object], name: str) -> None:
+        made = threading.Thread(target=self._run, args=(call,), name=name, daemon=True)
+        self._threads.append(made)
 
     def start(
         self, owner: Any, close: Callable[[Any, float], object], exit_s: float = EXIT_S
@@ -88,8 +100,9 @@ class ThreadDriver:
         """
         self._owner = owner
         close_in_children(self)
-        if self._thread is not None:
-            self._thread.start()
+        for each in self._threads:
+            each.start()
+        if self._threads:
             close_at_exit(owner, close, exit_s)
 
     def stop(self) -> None:
@@ -102,9 +115,10 @@ class ThreadDriver:
         was_closed(self._owner)
         self.stopping = True
         self.wake()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_JOIN_S)
+        self._keeper.wake()
+        for each in self._threads:
+            if each is not threading.current_thread():
+                each.join(_JOIN_S)
         self.section.run(self.peer.shut)
         self._is_shut = True
         self._sleepers.wake()
@@ -192,6 +206,7 @@ class ThreadDriver:
                 has_slept = self._leader in (0, me) or now_ns >= self._leads_until_ns
                 if has_slept:
                     self._leader, self._leads_until_ns = me, now_ns + 2 * _SLICE_NS
+                    self._due_ns = due_ns
                     self._poll(fds, min(due_ns - now_ns, _SLICE_NS))
                 else:
                     left_ns = min(_SLICE_NS, _until(wait.deadline_ns) - now_ns)
@@ -209,7 +224,9 @@ class ThreadDriver:
             left_ns = min(_SLICE_NS, _until(wait.deadline_ns) - _now_ns())
             if left_ns <= 0:
                 break
-            self.wake()
+            if self._upkeep is None:
+                self.wake()
+            self._keeper.wake()
             self._sleepers.sleep(left_ns, is_ready)
         return ready
 
@@ -219,22 +236,23 @@ class ThreadDriver:
             return True, 0, ()
         if has_slept and not self.stopping:
             self.peer.turn(_now_ns())
-            waits = self._upkeep_waits
-            if waits is not None and waits.ready():
-                self.wake()  # the thread goes on with the upkeep
+            self._see_to_upkeep()
             if wait.ready():
                 return True, 0, ()
         return False, self.peer.next_deadline_ns(), self.peer.fds()
 
-    # ---------------------------------------------------------------------- the thread
+    def _see_to_upkeep(self) -> None:
+        """After a turn: have the upkeep go on if it can."""
+        waits = self._upkeep_waits
+        if waits is not None and self._keeper.asleep and waits.ready():
+            self._keeper.wake()
 
-    def _run(self) -> None:
+    # --------------------------------------------------------------------- the threads
+
+    def _run(self, call: Callable[[], object]) -> None:
         while not self.stopping:
             try:
-                fds, due_ns = self.section.run(self._turn)
-                upkeep_ns = self._keep_up()
-                self._sleepers.wake()
-                self._sleep(fds, due_ns, upkeep_ns)
+                call()
             except (transports.ClosedError, zmq.ContextTerminated):
                 return
             except Exception:  # the thread must go on: without it nothing is repaired
@@ -242,23 +260,30 @@ class ThreadDriver:
                     _log.exception("%s: its background thread failed; it goes on", self.peer.name)
                     time.sleep(_AGAIN_S)
 
+    def _round(self) -> None:
+        fds, due_ns = self.section.run(self._turn)
+        self._sleepers.wake()
+        self._due_ns = due_ns
+        self._sleep(fds, due_ns)
+
     def _turn(self) -> tuple[Collection[int], int]:
         if self.stopping:
             return (), 0
         if not self._is_led():
             self.peer.turn(_now_ns())
+        self._see_to_upkeep()
         return self.peer.fds(), self.peer.next_deadline_ns()
 
     def _is_led(self) -> bool:
         """Whether a caller's thread takes the turns."""
         return self._leader != 0 and _now_ns() < self._leads_until_ns
 
-    def _sleep(self, fds: Collection[int], due_ns: int, upkeep_ns: int) -> None:
+    def _sleep(self, fds: Collection[int], due_ns: int) -> None:
         """Sleep until something comes or is due, or until `wake`; shortly while others lead."""
         if self._is_led():  # who leads sees to what is due
-            self._aside.sleep(min(_ASIDE_NS, upkeep_ns - _now_ns()), lambda: self.stopping)
+            self._aside.sleep(_ASIDE_NS, lambda: self.stopping)
         elif not self.stopping:
-            self._poll(fds, min(due_ns, upkeep_ns) - _now_ns())
+            self._poll(fds, due_ns - _now_ns())
             if self._is_led():
                 self.wake()  # it may have come meanwhile, and this been meant for it
 
@@ -277,36 +302,40 @@ class ThreadDriver:
             return
         self._is_woken = False  # last: who finds it set is seen to in the next turn
 
-    def _keep_up(self) -> int:
-        """Go on with the peer's upkeep until it waits, if it need not; return when it goes on.
-
-        Where it waits for what is there already, a turn is taken before it goes on.
-        """
+    def _keep_up(self) -> None:
+        """Go on with the peer's upkeep until it waits, and sleep until it goes on."""
         value: Any = None
         error: Exception | None = None
         if (wait := self._upkeep_waits) is not None:
             value = bool(self.section.run(wait.ready))
-            if not value and _now_ns() < _until(wait.deadline_ns):
-                return _until(wait.deadline_ns)
-        while self._upkeep is not None and not self.stopping:
-            self._upkeep_waits = None
+            left_ns = min(_UPKEEP_NS, _until(wait.deadline_ns) - _now_ns())
+            if not value and left_ns > 0:
+                self._keeper.sleep(left_ns, partial(self.section.run, self._is_upkeep_due, wait))
+                return
+        self._upkeep_waits = None
+        while not self.stopping:
             try:
                 request = self.section.run(step, self._upkeep, value, error)
             except BaseException:  # its next one goes on, after a rest
                 self._upkeep = self.peer.upkeep()
                 raise
             value = error = None
-            if isinstance(request, Wait):
-                self._upkeep_waits = request
-                return 0 if self.section.run(request.ready) else _until(request.deadline_ns)
             if isinstance(request, Blocking):
                 try:
                     value = request.call()
                 except Exception as failure:
                     error = failure
-            else:
-                self._upkeep = None
-        return _until(None)
+                continue
+            self._upkeep_waits = request if isinstance(request, Wait) else Wait(bool)
+            self._sleepers.wake()
+            if self.section.run(self.peer.next_deadline_ns) < self._due_ns:
+                self.wake()
+            if self.section.run(self._upkeep_waits.ready):
+                time.sleep(0)  # others enter before it goes on
+            return
+
+    def _is_upkeep_due(self, wait: Wait) -> bool:
+        return self.stopping or bool(wait.ready())
 
 
 class Sleepers:

@@ -435,10 +435,10 @@ class PublisherBase(ServingBase):
             if sequence >= 0:
                 break
             driver.run(peer.unreserved(topic))
-        if peer.needs_turn:
-            self._see_off()
         if self._waits_for_disk:
-            driver.run(peer.sync())
+            driver.run(peer.sync())  # which sends it, too
+        elif peer.needs_turn:
+            self._see_off()
         return sequence
 
     def _accept(self, *message: Any) -> int:

@@ -558,7 +558,7 @@ def test_what_another_call_brings_from_the_disk_ends_a_wait_for_it():
 
 def test_a_second_close_ends_what_ctrl_c_left_of_the_first(monkeypatch):
     box = Box()
-    thread = box._driver._thread
+    thread = box._driver._threads[0]
 
     def join(_):
         monkeypatch.undo()
@@ -583,3 +583,22 @@ def test_one_whose_thread_cannot_start_is_shut(monkeypatch):
     with pytest.raises(RuntimeError):
         Box()
     assert made[0].closed
+
+
+def test_turns_go_on_while_a_disk_takes_its_time():
+    class Slow:
+        def __len__(self):
+            has_begun.set()
+            assert is_over.wait(60)
+            return 1
+
+    has_begun, is_over, until = threading.Event(), threading.Event(), time.monotonic() + 60
+    with Box() as box:
+        box.peer.to_keep.append(Slow())
+        box.driver.wake()
+        assert has_begun.wait(60)
+        box.peer.far.send(b"a")
+        while not box.peer.letters and time.monotonic() < until:
+            time.sleep(0.001)
+        assert box.peer.letters
+        is_over.set()
