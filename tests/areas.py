@@ -40,7 +40,7 @@ AREAS = {
     "demo": ("unit/demo/*", "*/test_*demo*.py", "*/test_*examples.py"),
     "testing": ("simulation/test_simulator.py", "integration/test_proxy.py",
                 "unit/p2pmsg/testing/*", "integration/test_pytest_plugin.py"),
-    "asyncio": ("unit/p2pmsg/aio/*", "integration/test_aio_*.py"),
+    "asyncio": ("unit/p2pmsg/driver/*", "integration/test_aio_*.py"),
     "structure": ("unit/test_*.py",),
 }  # fmt: skip
 """Patterns of paths below `tests/`. A file may be in several; one in no other is the spine's."""

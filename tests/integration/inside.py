@@ -124,7 +124,8 @@ def subscriber_of(collector):
 
 def is_watched(peer):
     """Say whether a subscriber or relay still looks who is where nobody has answered."""
-    receiving = peer._receiving if hasattr(peer, "_receiving") else peer._peer._io
+    made = peer._peer
+    receiving = made._receiving if hasattr(made, "_receiving") else made._io
     return receiving._unanswered.next_ns < 2**63
 
 

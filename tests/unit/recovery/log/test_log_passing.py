@@ -2,7 +2,6 @@
 
 import errno
 import os
-from contextlib import nullcontext
 
 import pytest
 
@@ -35,10 +34,10 @@ def test_a_failed_fsync_is_final_whatever_it_fails_with(name):
     log = publisher_log(store, fsync="always")
     append(log)
     store.failing["sync"] = error_of(name)
-    assert not log.sync(nullcontext())
+    assert not log.sync()
     assert error_of(name).strerror in log.broken
     store.failing.clear()
-    assert not log.sync(nullcontext())
+    assert not log.sync()
 
 
 @pytest.mark.parametrize("name", PASSING)
@@ -49,12 +48,12 @@ def test_retention_that_cannot_delete_says_so_and_does_it_later(name, caplog):
         append(log)
     before = segments(store)
     store.failing["remove"] = error_of(name)
-    run_steps(log.expire_steps(nullcontext(), now_ns=0, wall_ns=0))
+    run_steps(log.expire_steps(now_ns=0, wall_ns=0))
     assert segments(store) == before
     assert log.stats().errors == 1
     assert error_of(name).strerror in caplog.text
     store.failing.clear()
-    run_steps(log.expire_steps(nullcontext(), now_ns=10**10, wall_ns=0))
+    run_steps(log.expire_steps(now_ns=10**10, wall_ns=0))
     assert len(segments(store)) < len(before)
     assert log.stats().retrying is None
 
