@@ -155,7 +155,7 @@ class ThreadDriver:
                 if self._leader:  # this may have taken from ZeroMQ what its thread sleeps for
                     self.wake()
                 if has_blocked and self._sleepers.asleep:  # for this, perhaps
-                    self._sleepers.wake()
+                    self._sleepers.wake_ready()
                 has_blocked = False
                 if isinstance(request, Done):
                     result: R = request.value
@@ -195,7 +195,7 @@ class ThreadDriver:
             while True:
                 is_ready, due_ns, fds = self.section.run(self._look, wait, has_slept)
                 if has_slept and self._sleepers.asleep:
-                    self._sleepers.wake()
+                    self._sleepers.wake_ready()
                 now_ns = _now_ns()
                 if is_ready or self._is_shut:
                     return is_ready
@@ -215,7 +215,7 @@ class ThreadDriver:
             if self._leader == me:
                 self._leader = 0
                 if self._sleepers.asleep:
-                    self._sleepers.wake()
+                    self._sleepers.wake_ready(one_more=True)
 
     def _wait_asleep(self, wait: Wait) -> bool:
         """Wait for what another thread brings, which is woken for it."""
@@ -262,7 +262,7 @@ class ThreadDriver:
 
     def _round(self) -> None:
         fds, due_ns = self.section.run(self._turn)
-        self._sleepers.wake()
+        self._sleepers.wake_ready(one_more=not self._is_led())
         self._due_ns = due_ns
         self._sleep(fds, due_ns)
 
@@ -327,7 +327,7 @@ class ThreadDriver:
                     error = failure
                 continue
             self._upkeep_waits = request if isinstance(request, Wait) else Wait(bool)
-            self._sleepers.wake()
+            self._sleepers.wake_ready()
             if self.section.run(self.peer.next_deadline_ns) < self._due_ns:
                 self.wake()
             if self.section.run(self._upkeep_waits.ready):
@@ -339,36 +339,52 @@ class ThreadDriver:
 
 
 class Sleepers:
-    """Threads that sleep until another one wakes them all, in a way that Ctrl-C cannot spoil.
+    """Threads that sleep until another one wakes them, in a way that Ctrl-C cannot spoil.
 
     A `threading.Condition` is entered by Python code: an interrupt that comes when its lock was
     just taken leaves it taken, and the thread that wants to notify then waits for ever.
 
     Attributes:
-        asleep: a lock for each; not empty where somebody may sleep.
+        asleep: a lock for each, with what tells whether its wait is over.
 
     """
 
     def __init__(self) -> None:
-        self.asleep: set[threading.Lock] = set()
+        self.asleep: dict[threading.Lock, Callable[[], object]] = {}
 
     def wake(self) -> None:
         """Wake all."""
-        for each in self.asleep.copy() if self.asleep else ():
-            if each.locked():
-                with suppress(RuntimeError):  # another thread has just released it
-                    each.release()
+        for each in [*self.asleep]:
+            _release(each)
+
+    def wake_ready(self, *, one_more: bool = False) -> None:
+        """Wake those whose wait is over, and `one_more`, which is to take the turns.
+
+        A thread that wakes up in vain costs more than a look for it, and takes the interpreter.
+        """
+        for each, is_over in [*self.asleep.items()]:
+            if is_over():
+                _release(each)
+            elif one_more:
+                one_more = False
+                _release(each)
 
     def sleep(self, time_ns: int, is_over: Callable[[], object]) -> None:
-        """Sleep for so long, or until `wake`; not at all where `is_over()` by now."""
+        """Sleep for so long, or until it is woken; not at all where `is_over()` by now."""
         own = threading.Lock()
         own.acquire()
         try:
-            self.asleep.add(own)
-            if not is_over():  # a `wake` before this found nobody
+            self.asleep[own] = is_over
+            if not is_over():  # who woke others before this did not find it
                 own.acquire(timeout=max(0, time_ns) / 1e9)
         finally:
-            self.asleep.discard(own)
+            self.asleep.pop(own, None)
+
+
+def _release(asleep: threading.Lock) -> None:
+    if asleep.locked():
+        with suppress(RuntimeError):  # another thread has just released it
+            asleep.release()
 
 
 def _until(deadline_ns: int | None) -> int:
