@@ -345,7 +345,7 @@ class Sleepers:
     just taken leaves it taken, and the thread that wants to notify then waits for ever.
 
     Attributes:
-        asleep: a lock for each, with what tells whether its wait is over.
+        asleep: a lock for each, with the call that says whether its wait is over.
 
     """
 
