@@ -13,7 +13,6 @@ TURNS_MAX = 300
 """More than are due in 0.3 s; where each turn asks for the next one there are thousands."""
 
 
-@pytest.mark.internal
 @pytest.mark.parametrize("kind", [aio.Publisher, aio.Pusher])
 def test_no_turn_is_due_for_what_is_on_its_way_to_the_disk(kind, tmp_path, monkeypatch):
     begun, over, fdatasync = threading.Event(), threading.Event(), os.fdatasync
