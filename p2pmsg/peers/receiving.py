@@ -31,7 +31,7 @@ _FULL_NS: Final = 5 * _MS
 """After how long is looked again whether there is space."""
 _KEYS_NS: Final = 20 * _MS
 """How often handshakes are checked, with security."""
-_ENDS_NS: Final = 200 * _MS
+_ENDS_NS: Final = 100 * _MS
 """How often connections are checked that ZeroMQ may have ended."""
 _EVERY_NS: Final = 5000 * _MS
 """How often all recovery connections are looked at."""
