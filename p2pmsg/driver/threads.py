@@ -298,7 +298,7 @@ class ThreadDriver:
                 return
             while len(wakes.read(_WAKES_MAX) or b"") == _WAKES_MAX:
                 pass
-        except ValueError:  # it was closed meanwhile
+        except (OSError, ValueError):  # it was closed meanwhile
             return
         self._is_woken = False  # last: who finds it set is seen to in the next turn
 
