@@ -7,7 +7,7 @@ them. So an exception, or a cancellation, comes before that, and they are there 
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from itertools import chain, cycle, islice, repeat, takewhile
-from operator import attrgetter, call
+from operator import attrgetter, call, length_hint
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from p2pmsg.driver.lifecycle import is_inherited
@@ -49,7 +49,7 @@ class Reading:
     @property
     def left(self) -> int:
         """How many are left."""
-        return int(self.values.__length_hint__())
+        return length_hint(self.values)
 
     def begin(
         self,
@@ -255,7 +255,7 @@ class AsyncMessages:
                     await self._wait(source._advance(None))
                 values, messages = reading.values, reading.messages
                 start_ns = _now_ns()
-                while reading.messages is messages and values.__length_hint__():
+                while reading.messages is messages and length_hint(values):
                     for message in islice(messages, run):
                         yield message
                     now_ns = _now_ns()

@@ -273,7 +273,7 @@ class SubscriberPeer(Peer):
             raise ClosedError("the subscriber", self._why)
         if self._is_held():
             return False
-        if self.reading.values.__length_hint__():
+        if self.reading.left:
             return True
         self.core.ready.arrived()
         if self._commits is not None:
@@ -367,7 +367,7 @@ class SubscriberPeer(Peer):
         if commits is not None and (commits.has_failed or commits.newcomers):
             return commits.has_failed
         io = self._io
-        if core.ready.entries or self.reading.values.__length_hint__() or core.denials.waiting:
+        if core.ready.entries or self.reading.left or core.denials.waiting:
             return True
         if io.refused is not None or (not self._conflates and io.sees_frame()):
             return True
