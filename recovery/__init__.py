@@ -21,6 +21,7 @@ from recovery.receiver import ReceiverConfig, StreamReceiver
 from recovery.reorder import InsertResult, ReorderBuffer
 from recovery.replay_buffer import Kept, PartedFrame, ReplayBuffer
 from recovery.retransmit import RequesterStats, RetransmitScheduler
+from recovery.retry import RetryPolicy
 from recovery.sent_frames import SentFrames
 from recovery.stall import StallGuard
 from recovery.window import FlowWindow
@@ -52,6 +53,7 @@ __all__ = [
     "ReplayBuffer",
     "RequesterStats",
     "RetransmitScheduler",
+    "RetryPolicy",
     "Rewound",
     "SentFrames",
     "StallGuard",

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from numbers import Integral, Real
-from random import Random
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -173,15 +172,3 @@ def above(field: str, value: float, limit: float) -> None:
 def to_ns(seconds: float) -> int:
     """Seconds as whole nanoseconds, rounded to the nearest; 146 years at most."""
     return round(min(seconds, _FOREVER_S) * NS_PER_S)
-
-
-def backed_off_ns(
-    initial_ns: int, ceiling_ns: int, attempt: int, jitter: float, rng: Random
-) -> int:
-    """Return how long to wait after attempt `attempt` (0-based), in ns.
-
-    It doubles with each attempt up to the ceiling; of that a random part, of `jitter` at most, is
-    taken off. So receivers that lost the same frame do not ask in step even at the ceiling.
-    """
-    wait_ns = min(ceiling_ns, initial_ns << min(attempt, 62))
-    return wait_ns - round(wait_ns * jitter * rng.random()) if jitter else wait_ns

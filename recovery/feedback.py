@@ -13,7 +13,8 @@ How long to wait for the answer follows from how long answers took (RFC 6298).
 from math import exp, log
 from random import Random
 
-from recovery.checks import backed_off_ns, to_ns
+from recovery.checks import to_ns
+from recovery.retry import RetryPolicy
 
 _RETRY_MAX_S = 1.0
 """Longest wait for an answer."""
@@ -75,7 +76,7 @@ class Feedback:
 
     """
 
-    __slots__ = ("_answer", "_backoff_ns", "_ceiling_ns", "_rng", "group_size", "unread_ns")
+    __slots__ = ("_answer", "_backoff_ns", "_retry", "_rng", "group_size", "unread_ns")
 
     def __init__(
         self,
@@ -90,8 +91,9 @@ class Feedback:
         self._backoff_ns = to_ns(backoff)
         self.group_size = group_size
         self.unread_ns = 0
-        self._ceiling_ns = to_ns(_RETRY_MAX_S)
-        self._answer = AnswerTime(to_ns(retry_interval), to_ns(retry_min), self._ceiling_ns)
+        most_ns = to_ns(_RETRY_MAX_S)
+        self._retry = RetryPolicy(to_ns(retry_interval), most_ns, jitter=0.2)
+        self._answer = AnswerTime(self._retry.first_ns, to_ns(retry_min), most_ns)
 
     @property
     def backoff_ns(self) -> int:
@@ -112,7 +114,7 @@ class Feedback:
 
     def retry_ns(self, attempt: int) -> int:
         """Draw how long to wait for the answer to question `attempt` (0-based), in ns."""
-        wait_ns = backed_off_ns(self._answer.wait_ns, self._ceiling_ns, attempt, 0.2, self._rng)
+        wait_ns = self._retry.wait_ns(attempt, self._rng, self._answer.wait_ns)
         return max(wait_ns, self.unread_ns)
 
     def answered(self, elapsed_ns: int) -> None:

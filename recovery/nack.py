@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from recovery.checks import backed_off_ns, to_ns
+from recovery.checks import to_ns
 from recovery.deadlines import DeadlineHeap
 from recovery.feedback import AnswerTime, Feedback
 from recovery.loss import Loss, LossReason
 from recovery.ranges import RangeSet
+from recovery.retry import RetryPolicy
 
 RETRY_NS: Final = 20_000_000
 """Wait before the second NACK, longer where the publisher's answers took longer; it doubles with
@@ -21,9 +22,9 @@ ignored."""
 RETRY_MAX_NS: Final = 1_000_000_000
 """Longest wait between two NACKs of a gap, the same as the rarest heartbeat: a publisher that comes
 back is asked within a second."""
-JITTER: Final = 0.1
-"""Largest part that is randomly taken off a wait. A tenth is enough that receivers which lost the
-same frame do not ask in step for long."""
+_RETRY: Final = RetryPolicy(RETRY_NS, RETRY_MAX_NS, jitter=0.1)
+"""A jitter of a tenth is enough that receivers which lost the same frame do not ask in step for
+long."""
 GAPS_MAX = 4096
 """Gaps (not messages) of a stream; what would pass it is not recorded. They cost about 2 MiB, and
 are more than any repairable stream has."""
@@ -531,7 +532,7 @@ class NackScheduler:
         """Return how long a gap that is asked for after so many attempts waits for its answer."""
         if self._feedback is not None:
             return self._feedback.retry_ns(attempt)
-        return backed_off_ns(self._answer.wait_ns, RETRY_MAX_NS, attempt, JITTER, self._rng)
+        return _RETRY.wait_ns(attempt, self._rng, self._answer.wait_ns)
 
     def _answer_ns(self) -> int:
         """Return how long an answer that is on its way is waited for."""
