@@ -185,7 +185,7 @@ class Confirmation:
         state, is_moved = peer.group, welcome.recovery != peer.recovery
         fits = not is_moved and (not peer.incarnation or welcome.incarnation == peer.incarnation)
         if peer.gone or state is None:
-            return not fits
+            return peer.gone or not fits  # one that was taken to be replaced is there after all
         if peer.closing and not peer.handshake.has_last:
             peer.handshake.on_open()  # or its next closing says it again
         unheard_ns, unanswered_ns = now_ns - peer.last_heard_ns, now_ns - state.answered_ns

@@ -34,6 +34,7 @@ from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Feedback, RangeSet, Reassembler
+from recovery.checks import to_ns
 from transports.endpoint import host_of
 
 _MS = 1_000_000
@@ -120,6 +121,7 @@ class MulticastReceiver:
         self._settings = settings
         self._config = config.multicast
         self._frame_bytes_max = config.frame_bytes_max
+        self._timeout_ns = to_ns(config.publisher_timeout)
         self._table = stream_table
         self._joiner = joiner
         self._lines = lines
@@ -403,6 +405,8 @@ class MulticastReceiver:
         if peer.feedback is not None and welcome.receivers > 0:
             peer.feedback.group_size = welcome.receivers
         began_ns = now_ns - int(welcome.age_ms * _MS)
+        # What came before that may be read after it, and silence may have been excused.
+        before_ns = max(began_ns, now_ns - self._timeout_ns)
         for other in list(self._peers.values()):
             if (
                 other is not peer
@@ -410,7 +414,7 @@ class MulticastReceiver:
                 and not other.gone
                 and other.feedback is not None
                 and other.name == peer.name
-                and other.last_heard_ns < min(began_ns, now_ns - SILENT_NS)
+                and other.last_heard_ns < min(before_ns, now_ns - SILENT_NS)
             ):
                 if not other.joined:
                     self._give_up(other, now_ns)

@@ -190,9 +190,8 @@ class SessionJoiner:
             and peer is not None
             and not member.is_elsewhere(peer, welcome, now_ns)
         ):
-            if not peer.gone:  # such a one is late: another session has its place
-                state.session = session
-                member.on_welcome(peer, welcome, now_ns)
+            state.session = session
+            member.on_welcome(peer, welcome, now_ns)
             return
         if peer is None:
             peer = self._meet(line, session, welcome, member, now_ns)

@@ -204,6 +204,25 @@ def test_a_publisher_at_an_address_of_no_name_is_looked_for_where_it_is_heard():
     assert sources[SESSION] == (0, elsewhere)
 
 
+def test_a_session_ends_when_its_publisher_has_begun_another_one_and_returns_with_it():
+    """Also if its last answer was read after the other one had begun."""
+    member = Member()
+    member.now_ns += 1000 * MS
+    admit(member, 7)
+    later, peers = Welcome("p", "tcp://h:2", 1.0, 1, age_ms=10.0), member.core.peers
+    member.give(wire.control_frame(Kind.WELCOME, SESSION + 1, later))
+    echo(member, peers[SESSION + 1], Head("t", 0, 0))
+    while not peers[SESSION].gone:
+        member.now_ns += 200 * MS
+        assert member.now_ns < 10_000 * MS
+        later.age_ms += 200.0
+        member.give(wire.control_frame(Kind.WELCOME, SESSION + 1, later))
+        member.core.handle_timer(now_ns=member.now_ns)
+    assert not peers[SESSION + 1].gone
+    announce_incarnation(member)  # it was only stopped
+    assert (peers[SESSION].gone, peers[SESSION].probe is None) == (False, False)
+
+
 def test_heads_of_another_incarnation_lead_to_an_echo():
     member, peer = of_incarnation(11)
     member.give(heartbeat(2**62))
