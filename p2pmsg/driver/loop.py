@@ -17,7 +17,7 @@ from p2pmsg.errors import ClosedError
 from transports.own_log import own_log as _log
 
 R = TypeVar("R")
-SAFETY_NS: Final = 100_000_000
+SAFETY_NS: Final = 200_000_000
 """Longest time between two turns. ZeroMQ's descriptor signals a change only once, and a send takes
 the signal, too; a turn that missed one is made up for after so long."""
 _AGAIN_NS: Final = 50_000_000
@@ -523,7 +523,7 @@ class ManualDriver(TurnDriver):
         return self._due_ns
 
     def take_turn(self) -> int:
-        """Take a turn; return in how many ns the next one is due, 0.1 s at most.
+        """Take a turn; return in how many ns the next one is due, 0.2 s at most.
 
         Raises:
             ClosedError: the peer is closed.

@@ -31,8 +31,8 @@ from transports.platform import wake_files
 R = TypeVar("R")
 _AGAIN_S: Final = 0.05
 """How long the thread rests after an exception."""
-_ASIDE_NS: Final = 20_000_000
-"""How often the thread looks at a peer while callers' threads take its turns."""
+_ASIDE_NS: Final = 50_000_000
+"""How often the thread looks whether callers' threads still take the turns."""
 _SLICE_NS: Final = 100_000_000
 """How long a caller's thread waits at a time, and is taken to be the one that takes the turns."""
 _UPKEEP_NS: Final = 1_000_000_000
@@ -261,6 +261,9 @@ class ThreadDriver:
                     time.sleep(_AGAIN_S)
 
     def _round(self) -> None:
+        if self._is_led():  # who leads sees to what is due
+            self._aside.sleep(_ASIDE_NS, lambda: self.stopping)
+            return
         fds, due_ns = self.section.run(self._turn)
         self._sleepers.wake_ready(one_more=not self._is_led())
         self._due_ns = due_ns
@@ -269,8 +272,7 @@ class ThreadDriver:
     def _turn(self) -> tuple[Collection[int], int]:
         if self.stopping:
             return (), 0
-        if not self._is_led():
-            self.peer.turn(_now_ns())
+        self.peer.turn(_now_ns())
         self._see_to_upkeep()
         return self.peer.fds(), self.peer.next_deadline_ns()
 
@@ -279,10 +281,8 @@ class ThreadDriver:
         return self._leader != 0 and _now_ns() < self._leads_until_ns
 
     def _sleep(self, fds: Collection[int], due_ns: int) -> None:
-        """Sleep until something comes or is due, or until `wake`; shortly while others lead."""
-        if self._is_led():  # who leads sees to what is due
-            self._aside.sleep(_ASIDE_NS, lambda: self.stopping)
-        elif not self.stopping:
+        """Sleep until something comes or is due, or until `wake`."""
+        if not (self.stopping or self._is_led()):
             self._poll(fds, due_ns - _now_ns())
             if self._is_led():
                 self.wake()  # it may have come meanwhile, and this been meant for it
