@@ -7,6 +7,8 @@ from transports.base import (
     DataSender,
     GroupReceiver,
     GroupSender,
+    QueueClient,
+    QueueServer,
     RecoveryClient,
     RecoveryServer,
 )
@@ -28,7 +30,7 @@ from transports.zmq_recovery import (
     ZmqRecoveryClient,
     ZmqRecoveryServer,
 )
-from transports.zmq_socket import ZmqSocket, busy_wait_for
+from transports.zmq_socket import ZmqSocket
 
 if TYPE_CHECKING:
     from transports.curve import (
@@ -73,6 +75,8 @@ __all__ = [
     "MemoryRecoveryClient",
     "MemoryRecoveryServer",
     "MemorySender",
+    "QueueClient",
+    "QueueServer",
     "Received",
     "RecoveryClient",
     "RecoveryServer",
@@ -89,7 +93,6 @@ __all__ = [
     "ZmqSender",
     "ZmqSocket",
     "as_endpoint",
-    "busy_wait_for",
     "context",
     "describe_peer",
     "ended_at_exit",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from transports.curve import CurveClient
+    from transports.endpoint import Endpoint
 
 RECEIVE_BUFFER_BYTES: Final = 16 * 2**20
 """20 ms of what one Python process can take in; with more, what is read is only older."""
@@ -32,6 +33,9 @@ class OpenConnections(Protocol):
 
     def update(self) -> None:
         """Look which have come, and which have ended."""
+
+    def update_soon(self) -> None:
+        """Do as `update`, but seldom where it is called often."""
 
 
 class Socket(Protocol):
@@ -196,6 +200,35 @@ class RecoveryClient(ConnectingSocket, Protocol):
 
     def end_learning(self) -> None:
         """End what `reconnect(learn=True)` began, and keep what was learned."""
+
+
+class QueueServer(RecoveryServer, Protocol):
+    """The end of a pusher, or of a responder: what comes has a sender, each of whom it answers."""
+
+    @property
+    def revoked(self) -> int:
+        """How many connections were ended since their keys were revoked."""
+
+    @property
+    def break_fd(self) -> int:
+        """What is readable when a connection may have come, or broken; -1: nothing is."""
+
+    @property
+    def bound_to(self) -> "Endpoint":
+        """Where it is bound, with the port that the system picked."""
+
+    def broke(self) -> bool:
+        """Whether a connection broke since the last call."""
+
+
+class QueueClient(RecoveryClient, Protocol):
+    """The end of a puller, or of a requester, which connects."""
+
+    def retry(self) -> None:
+        """Connect again now, where a connection was refused by its keys."""
+
+    def is_sending(self) -> bool:
+        """Whether bytes that were sent have not arrived yet; False where it is not known."""
 
 
 class GroupSocket(Protocol):

@@ -193,6 +193,9 @@ class MemoryConnections:
     def update(self) -> None:
         """Do nothing: it is known."""
 
+    def update_soon(self) -> None:
+        """Do nothing: it is known."""
+
 
 class MemoryServer(MemorySocket):
     """A socket that is bound."""
@@ -257,6 +260,13 @@ class MemoryClient(MemorySocket, ABC):
 
     def end_learning(self) -> None:
         """Do nothing: nothing is learned."""
+
+    def retry(self) -> None:
+        """Do nothing: connections have no keys."""
+
+    def is_sending(self) -> bool:
+        """Whether a frame that was sent has not arrived yet."""
+        return any(link.in_flight for link in self._links if link.kind == "request")
 
     def was_ended_here(self) -> bool:
         """Return False: nothing ends a connection here but who calls `disconnect`."""
@@ -464,7 +474,9 @@ class MemoryRecoveryServer(MemoryServer):
 
     channel = "recovery"
     malformed: Final = 0
+    revoked: Final = 0
     user: Final = ""
+    break_fd: Final = -1
 
     def __init__(
         self,
@@ -485,7 +497,7 @@ class MemoryRecoveryServer(MemoryServer):
         self._replies: dict[bytes, Link] = {}
         self._requesters: dict[Link, bytes] = {}
         self.connections = MemoryConnections(self._requesters)
-        self._joined = 0
+        self._joined = self._broken = self._broken_seen = 0
         network.bind(self)
 
     def receive(self) -> tuple[bytes, bytes] | None:
@@ -499,6 +511,16 @@ class MemoryRecoveryServer(MemoryServer):
         while len(found) < count_max and (request := self.receive()) is not None:
             found.append(request)
         return found
+
+    @property
+    def bound_to(self) -> Endpoint:
+        """Where it is bound."""
+        return as_endpoint(self.endpoint)
+
+    def broke(self) -> bool:
+        """Whether a connection broke since the last call."""
+        before, self._broken_seen = self._broken_seen, self._broken
+        return before != self._broken
 
     def end_last(self) -> None:
         """Do nothing: connections have no keys."""
@@ -528,6 +550,7 @@ class MemoryRecoveryServer(MemoryServer):
         return request, reply
 
     def _detach(self, request: Link) -> None:
+        self._broken += 1
         del self._replies[self._requesters.pop(request)]
         self._queue = deque(waiting for waiting in self._queue if waiting[0] is not request)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 import zmq
 from zmq.backend import zmq_poll
 
-from transports.busy_wait import BUSY_WAIT_US
 from transports.context import Context
 from transports.endpoint import Endpoint
 from transports.reply_memory import TRACKED_BYTES, ReplyMemory
@@ -19,7 +18,6 @@ from transports.zmq_socket import (
     QUEUE_FRAMES,
     ZmqConnectingSocket,
     ZmqSocket,
-    busy_wait_for,
     source_of,
     user_of,
 )
@@ -279,24 +277,26 @@ class ZmqQueueServer(ZmqRecoveryServer):
         *,
         context: Context,
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        busy_wait_us: float = BUSY_WAIT_US,
         curve: "CurveServer | None" = None,
         peer_timeout: float | None = None,
+        bounds_replies: bool = False,
     ) -> None:
-        """Bind; see `ZmqRecoveryServer`, and `ZmqReceiver` for `busy_wait_us`.
+        """Bind; see `ZmqRecoveryServer`.
 
         The connection of a peer that sends nothing for `peer_timeout`, in seconds, or a tenth
         longer, is ended. Pings of ZeroMQ's are answered by its own thread, whatever the program at
         the other end does; one that is stopped does not answer. Default None: it stands.
+
+        With `bounds_replies` what one requester does not read of large replies is bounded, as
+        nothing else bounds it; default False: credit, or one answer to a request, is the bound.
         """
         self._peer_timeout_ms = 0 if peer_timeout is None else max(1, round(peer_timeout * 1000))
         super().__init__(
             endpoint, context=context, queue_frames=JOBS_MAX, frame_bytes_max=frame_bytes_max,
             curve=curve,
         )  # fmt: skip
-        self.memory = None  # credit, or one answer to a request, is the bound
-        self._receive_timeout_ms = -1
-        self._busy_wait = busy_wait_for(self.socket, window_us=busy_wait_us)
+        if not bounds_replies:
+            self.memory = None
         self._has_come = partial(zmq_poll, [(self.socket, int(zmq.POLLIN))], 0)
         self.fd = int(self.socket.get(zmq.FD))
         self.break_fd = self.connections.fd
@@ -319,22 +319,6 @@ class ZmqQueueServer(ZmqRecoveryServer):
         before, self._broken = self._broken, self.connections.broken
         return before != self._broken
 
-    def receive_wait(self, timeout_ms: int) -> tuple[bytes, bytes] | None:
-        """Return the next request, or None after `timeout_ms` without one."""
-        self.connections.update_soon()
-        try:
-            if timeout_ms != self._receive_timeout_ms:
-                self.socket.set(zmq.RCVTIMEO, timeout_ms)
-                self._receive_timeout_ms = timeout_ms
-            self._busy_wait.begin()
-            request = self._take(0)
-            self._busy_wait.end()
-        except zmq.Again:
-            return None
-        except zmq.ZMQError as error:
-            raise self._error(error) from error
-        return request
-
 
 class ZmqQueueClient(ZmqRecoveryClient):
     """A puller's DEALER socket; otherwise as `ZmqRecoveryClient`.
@@ -350,17 +334,15 @@ class ZmqQueueClient(ZmqRecoveryClient):
         *,
         context: Context,
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        busy_wait_us: float = BUSY_WAIT_US,
         curve: "CurveClient | None" = None,
     ) -> None:
-        """Make the socket, unconnected; see `ZmqRecoveryClient`, `ZmqReceiver`."""
+        """Make the socket, unconnected; see `ZmqRecoveryClient`."""
         super().__init__(
             endpoint, context=context, queue_frames=JOBS_MAX, frame_bytes_max=frame_bytes_max,
             curve=curve,
         )  # fmt: skip
         self.fd = int(self.socket.get(zmq.FD))
         self._receive_timeout_ms = -1
-        self._busy_wait = busy_wait_for(self.socket, window_us=busy_wait_us)
         self._has_come = partial(zmq_poll, [(self.socket, int(zmq.POLLIN))], 0)
 
     def has_message(self) -> bool:
@@ -376,9 +358,7 @@ class ZmqQueueClient(ZmqRecoveryClient):
             if timeout_ms != self._receive_timeout_ms:
                 self.socket.set(zmq.RCVTIMEO, timeout_ms)
                 self._receive_timeout_ms = timeout_ms
-            self._busy_wait.begin()
             frame = self._take(0)
-            self._busy_wait.end()
         except zmq.Again:
             return None
         except zmq.ZMQError as error:

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from p2pmsg.driver.lifecycle import EXIT_S, NotCopied
+from p2pmsg.driver.machine import Machine
 from p2pmsg.driver.peer import Peer
-from p2pmsg.driver.threads import ThreadDriver
 from p2pmsg.driver.verbs import Verb
 from p2pmsg.errors import ClosedError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from p2pmsg.driver.loop import Begun, LoopDriver, ManualDriver
+    from p2pmsg.driver.threads import ThreadDriver
 
 R = TypeVar("R")
 HURRIED_S: Final = 0.2
@@ -28,9 +29,11 @@ HURRIED_S: Final = 0.2
 class ThreadFace(NotCopied):
     """A peer for threads. The subclass adds the calls that wait: `self._driver.run(verb)`."""
 
-    _driver: ThreadDriver
+    _driver: "ThreadDriver"
     _peer: Any
     """Sockets, engine and verbs."""
+    _network: Any = Machine()
+    """Where it is, which has sockets and drivers for it."""
     _patience_s: ClassVar[float | None] = 5.0
     """How long `with` closes; None: as `close` has it."""
     _closes_at_once: ClassVar[bool] = False
@@ -42,7 +45,7 @@ class ThreadFace(NotCopied):
         """Have the peer that `make` opens driven from now on; the last step of a constructor."""
         peer = self._peer = make()
         try:
-            self._driver = ThreadDriver(peer)
+            self._driver = self._network.thread_driver(peer)
             self._on_open()
             self._driver.start(self, type(self)._close_at_exit, self._exit_s)
         except BaseException:
@@ -94,6 +97,7 @@ class LoopFace(NotCopied):
 
     _driver: "LoopDriver | ManualDriver"
     _peer: Any
+    _network: Any = Machine()
     _make: Callable[[], Peer]
     _opens_later = False
     _patience_s: ClassVar[float | None] = 5.0
@@ -107,17 +111,8 @@ class LoopFace(NotCopied):
             self._drive(make())
 
     def _drive(self, peer: Peer) -> None:
-        import asyncio
-
-        from p2pmsg.driver.loop import LoopDriver, ManualDriver
-
         self._peer = peer
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            self._driver = ManualDriver(peer)
-        else:
-            self._driver = LoopDriver(peer)
+        self._driver = self._network.loop_driver(peer)
         self._on_open()
         self._driver.start(self.close_now)
 

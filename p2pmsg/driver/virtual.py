@@ -60,8 +60,8 @@ class EventDriver(TurnDriver):
         self._expected_ns = self._frozen_until_ns = self._added_ns = 0
         self._is_turning = self._is_woken = False
 
-    def start(self) -> None:
-        """Begin."""
+    def start(self, *_: object) -> None:
+        """Begin; nothing ends it but who has it."""
         if self._upkeep is not None:
             self._keep_up(self._upkeep)
         self.wake()

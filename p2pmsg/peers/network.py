@@ -5,14 +5,18 @@ runs on a network in memory, with a clock that is moved by hand, is the very pee
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg.driver.lifecycle import zmq_context
+from p2pmsg.driver.machine import Machine
 from p2pmsg.publisher.served import FrameMemory
 from transports.base import RECEIVE_BUFFER_BYTES
+from transports.zmq_socket import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from transports.curve import CurveClient, CurveServer
 
 
-class Network:
+class Network(Machine):
     """The machine's: ZeroMQ's sockets, UDP's, the monotonic clock and that of the wall.
 
     Attributes:
@@ -129,6 +133,46 @@ class Network:
             curve=curve,
         )
 
+    def queue_server(
+        self,
+        endpoint: transports.Endpoint,
+        *,
+        curve: "CurveServer | None" = None,
+        peer_timeout: float | None = None,
+        bounds_replies: bool = False,
+    ) -> transports.QueueServer:
+        """Bind a pusher's socket, or a responder's; see `transports.ZmqQueueServer`."""
+        return transports.ZmqQueueServer(
+            endpoint,
+            context=zmq_context(),
+            curve=curve,
+            peer_timeout=peer_timeout,
+            bounds_replies=bounds_replies,
+        )
+
+    def queue_client(
+        self,
+        endpoint: transports.Endpoint,
+        *,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        curve: "CurveClient | None" = None,
+    ) -> transports.QueueClient:
+        """Make a puller's socket, or a requester's, not connected yet; its connection is followed.
+
+        See `transports.ZmqQueueClient`, `watch_end`.
+        """
+        made = transports.ZmqQueueClient(
+            endpoint, context=zmq_context(), frame_bytes_max=frame_bytes_max, curve=curve
+        )
+        made.watch_end()
+        return made
+
+    def busy_wait(
+        self, seconds: float, has_come: Callable[[], object], turn: transports.Turn
+    ) -> transports.BusyWait:
+        """Return what looks whether something `has_come`, for so long, before who waits sleeps."""
+        return transports.BusyWait(seconds * 1e6, has_come, turn=turn)
+
     def group_sender(self, endpoint: transports.Endpoint) -> transports.GroupSender:
         """Open a publisher's socket of a multicast; see `transports.UdpSender`."""
         return transports.UdpSender(endpoint)
@@ -142,3 +186,19 @@ class Network:
 
 MACHINE: Final = Network()
 """The default of every peer."""
+_HERE: Final[ContextVar[Network]] = ContextVar("_HERE", default=MACHINE)
+
+
+def here() -> Network:
+    """Return the network of a peer that is made now."""
+    return _HERE.get()
+
+
+@contextmanager
+def on(network: Network) -> Iterator[None]:
+    """Have the peers that are made within, and in tasks that begin within, be on a network."""
+    token = _HERE.set(network)
+    try:
+        yield
+    finally:
+        _HERE.reset(token)

@@ -12,7 +12,7 @@ from p2pmsg.config import OnFull, PublisherConfig
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.verbs import Verb, Wait
 from p2pmsg.errors import ClosedError, LogFailedError, ReentrantCallError
-from p2pmsg.peers.network import MACHINE, Network
+from p2pmsg.peers.network import MACHINE, Network, here
 from p2pmsg.peers.opening import Settings, open_publisher
 from p2pmsg.peers.serving import ServingBase, ServingPeer
 from p2pmsg.peers.settings import check_columns, check_name, publish_error, publisher_config
@@ -295,7 +295,6 @@ class PublisherBase(ServingBase):
     """What the faces share."""
 
     _peer: PublisherPeer
-    _network: Network = MACHINE
 
     if TYPE_CHECKING:
 
@@ -322,6 +321,7 @@ class PublisherBase(ServingBase):
         )
         self._name = check_name(name if name is not None else str(endpoint)[:80])
         settings = Settings(self._name, endpoint, recovery_endpoint, self._config, log, security)
+        self._network = here()
         self._open(partial(PublisherPeer, settings, self._network))
 
     def _on_open(self) -> None:

@@ -12,7 +12,7 @@ from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig
 from p2pmsg.driver.verbs import Blocking, LateError, Verb, Wait
 from p2pmsg.errors import ConfigError, LogFailedError, translated
 from p2pmsg.peers.lines import open_lines
-from p2pmsg.peers.network import MACHINE, Network
+from p2pmsg.peers.network import MACHINE, Network, here
 from p2pmsg.peers.opening import allowed_by, recovery_endpoint_of
 from p2pmsg.peers.relay_stats import relay_stats
 from p2pmsg.peers.sending import UNSYNCED_MAX, Outgoing
@@ -340,7 +340,6 @@ class RelayBase(ServingBase):
     """What the faces share."""
 
     _peer: RelayPeer
-    _network: Network = MACHINE
 
     @checked()
     def __init__(
@@ -371,6 +370,7 @@ class RelayBase(ServingBase):
             log,
             security,
         )
+        self._network = here()
         self._open(partial(RelayPeer, settings, self._network))
 
     if TYPE_CHECKING:

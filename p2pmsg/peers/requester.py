@@ -1,18 +1,18 @@
 """A requester: its connections, and what it waits for."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import transports
 from p2pmsg import codec
 from p2pmsg.checks import check, shown, whole
-from p2pmsg.driver.lifecycle import INHERITED, zmq_context
+from p2pmsg.driver.lifecycle import INHERITED
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.verbs import Calling, LateError, Verb, Wait
 from p2pmsg.errors import AccessDeniedError, AuthenticationError, ConfigError, SecurityError
-from p2pmsg.peers.network import MACHINE
+from p2pmsg.peers.network import Network, here
 from p2pmsg.peers.settings import check_endpoints
 from p2pmsg.requests.answers import Answer, Answers
 from p2pmsg.requests.requester_engine import (
@@ -51,14 +51,15 @@ class RequesterPeer(Peer):
     thread_name = ""  # nothing goes on between calls
 
     def __init__(
-        self, endpoints: str | Sequence[str], message_bytes_max: int, busy_wait: float,
-        pending_max: int, security: "Security | None",
+        self, network: Network, endpoints: str | Sequence[str], message_bytes_max: int,
+        busy_wait: float, pending_max: int, security: "Security | None",
     ) -> None:  # fmt: skip
+        self.now_ns = network.now_ns
         self.endpoints = check_endpoints(endpoints)
         self.name = f"the requester of {', '.join(map(str, self.endpoints))}"
         curves = [curve_client(security, at) for at in self.endpoints]
         self.engine = RequesterEngine(
-            self.endpoints, MACHINE.random.getrandbits(64), message_bytes_max, pending_max
+            self.endpoints, network.random.getrandbits(64), message_bytes_max, pending_max
         )
         self.reconnects = 0
         self._rules = None if security is None else security.access_rules
@@ -70,26 +71,20 @@ class RequesterPeer(Peer):
             "responder", self.endpoints, now_ns=self.now_ns(), usual="ROUTER", first_ns=0,
             says_at_once=False, has_keys=self._has_keys,
         )  # fmt: skip
-        context = zmq_context()
-        self._clients: list[transports.ZmqQueueClient] = []
+        self._clients: list[transports.QueueClient] = []
         try:
             for at, curve in zip(self.endpoints, curves, strict=True):
-                client = transports.ZmqQueueClient(
-                    at, context=context, busy_wait_us=0.0, curve=curve
-                )
+                client = network.queue_client(at, curve=curve)
                 self._clients.append(client)
-                client.watch_end()
                 client.connect()
         except BaseException:
             self.shut()
             raise
-        self._fds = frozenset(client.fd for client in self._clients)
+        self._fds = frozenset(client.fileno() for client in self._clients)
         self._turn = transports.Turn()
-        self._busy_wait = transports.busy_wait_for(
-            *(client.socket for client in self._clients),
-            window_us=busy_wait * 1e6,
-            turn=self._turn,
-        )
+        looks = [client.has_message for client in self._clients]
+        has_come = looks[0] if len(looks) == 1 else lambda: any(look() for look in looks)
+        self._busy_wait = network.busy_wait(busy_wait, has_come, self._turn)
         self._asker = self._crowd_ns = 0
 
     # --------------------------------------------------------------------------------- turns
@@ -261,7 +256,7 @@ class RequesterPeer(Peer):
                 again |= self._send_to(at, client, now_ns)
         return True
 
-    def _send_to(self, at: int, client: transports.ZmqQueueClient, now_ns: int) -> bool:
+    def _send_to(self, at: int, client: transports.QueueClient, now_ns: int) -> bool:
         """Send to one responder; return whether another one is to be asked instead."""
         engine, was_denied = self.engine, False
         while (found := engine.next_to_send(at)) is not None:
@@ -298,13 +293,13 @@ class RequesterPeer(Peer):
             if client.has_returned():
                 self.engine.on_returned(at)
 
-    def _reconnect(self, at: int, client: transports.ZmqQueueClient, why: str) -> None:
+    def _reconnect(self, at: int, client: transports.QueueClient, why: str) -> None:
         client.reconnect()
         self.reconnects += 1
         if self._reconnects_logged[at].is_due():
             _log.warning("%s: the connection is made again, since %s", self.endpoints[at], why)
 
-    def _denied_here(self, at: int, topic: str, client: transports.ZmqQueueClient) -> str:
+    def _denied_here(self, at: int, topic: str, client: transports.QueueClient) -> str:
         """Return why a responder may not answer this; "" where it may."""
         rules = self._rules
         if rules is None:
@@ -366,8 +361,13 @@ class RequesterBase:
     """What a requester has that never waits."""
 
     _driver: Any
+    _open: Callable[..., None]
     _peer: RequesterPeer
     _closes_at_once = True
+
+    def _configure(self, *settings: Any) -> None:
+        self._network = here()
+        self._open(partial(RequesterPeer, self._network, *settings))
 
     @property
     def retries(self) -> int:

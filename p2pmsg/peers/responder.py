@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import transports
 from p2pmsg.checks import shown
-from p2pmsg.driver.lifecycle import INHERITED, zmq_context
+from p2pmsg.driver.lifecycle import INHERITED
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.verbs import Calling, Verb, Wait
 from p2pmsg.errors import translated
+from p2pmsg.peers.network import Network, here
 from p2pmsg.requests.reply_cache import NEVER_NS, ReplyCache
 from p2pmsg.requests.responder_engine import CURRENT, Handler, ResponderEngine, Work
 from p2pmsg.security.access_watch import AccessWatch, revoke_here
@@ -38,6 +39,7 @@ class ResponderPeer(Peer):
         endpoint: where to bind; a host's name is looked up, which may take long.
         busy_wait: for how long it looks for the next request before it sleeps, in seconds.
         security: keys, or None.
+        network: has its socket, and the time.
         is_in_loop: whether handlers are called next to the turns, in an event loop, and by no
             thread that serves.
         answer: calls a request's handler, outside of the section; returns whether that has ended:
@@ -49,24 +51,27 @@ class ResponderPeer(Peer):
 
     def __init__(
         self, engine: ResponderEngine, endpoint: str, busy_wait: float,
-        security: "Security | None", answer: Callable[[Work], bool], *, is_in_loop: bool,
+        security: "Security | None", answer: Callable[[Work], bool], network: Network, *,
+        is_in_loop: bool,
     ) -> None:  # fmt: skip
         self.engine = engine
+        self.now_ns = network.now_ns
         self._is_in_loop = is_in_loop
         with translated():
-            self._server = server = transports.ZmqQueueServer(
-                endpoint, context=zmq_context(), busy_wait_us=0.0, curve=curve_server(security)
+            self._server = server = network.queue_server(
+                transports.parse_endpoint(endpoint),
+                curve=curve_server(security),
+                # There is no credit here: a requester that never reads must not fill the memory.
+                bounds_replies=True,
             )
         self.name = f"the responder at {server.endpoint}"
         self._answer = answer
         self._turn = transports.Turn()
-        self._busy_wait = transports.busy_wait_for(
-            server.socket, window_us=busy_wait * 1e6, turn=self._turn
-        )
+        self._busy_wait = network.busy_wait(busy_wait, server.has_message, self._turn)
         self._has_more = self._is_shut = False
         self._burst_due_ns = 0
         self._burst = 1 if security is not None else _BURST  # a socket says whose the last one was
-        self._fds = frozenset({server.fd})
+        self._fds = frozenset({server.fileno()})
         self._watch: AccessWatch | None = None
         warn_if_open(security, server.endpoint)
         if security is not None:
@@ -74,8 +79,6 @@ class ResponderPeer(Peer):
 
             self._watch = AccessWatch(security.grants, None, server)
             engine.open_to(RequestAccess(security.grants, server.endpoint))
-        # There is no credit here: a requester that never reads must not fill the memory.
-        server.memory = transports.ReplyMemory()
 
     @property
     def endpoint(self) -> str:
@@ -261,6 +264,7 @@ class ResponderBase:
         )
         for topic, handler in (handlers or {}).items():
             engine.add(topic, handler, is_limited=self._check_handler(topic, handler))
+        self._network = network = here()
         self._open(
             partial(
                 ResponderPeer,
@@ -269,6 +273,7 @@ class ResponderBase:
                 busy_wait,
                 security,
                 self._answer,
+                network,
                 is_in_loop=self._is_in_loop,
             )
         )

@@ -17,7 +17,7 @@ from p2pmsg.errors import ClosedError, ConfigError, SessionEnd, SessionEndedErro
 from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.peers.callbacks import check_callbacks, report_of
 from p2pmsg.peers.lines import open_lines
-from p2pmsg.peers.network import MACHINE, Network
+from p2pmsg.peers.network import MACHINE, Network, here
 from p2pmsg.peers.reading import Reading, TakenBatch
 from p2pmsg.peers.settings import (
     Commit,
@@ -493,7 +493,6 @@ class SubscriberBase(Generic[T_co]):
     _driver: Any
     _open: Any
     _peer: SubscriberPeer
-    _network: Network = MACHINE
     _is_drained: Callable[[Session], bool] | None = None
     """Whether all of a session that closes was processed, so that its publisher may go. None: it
     was received."""
@@ -529,6 +528,7 @@ class SubscriberBase(Generic[T_co]):
             check_name(name), subscriber_config(config, receive_bytes, repair_timeout),
             cursor_config(cursor, *how), how, security, self._is_drained,
         )  # fmt: skip
+        self._network = here()
         self._open(partial(SubscriberPeer, settings, self._network))
 
     def _may_await(self) -> bool:

@@ -44,7 +44,7 @@ def curve_client(
     return transports.CurveClient(security.keys, server_key(), server_key)
 
 
-def server_of(client: "transports.ZmqRecoveryClient") -> str:
+def server_of(client: "transports.RecoveryClient") -> str:
     """Return the user id of who a connection leads to: the key that the other side has to hold."""
     curve = client.curve
     return "" if curve is None else transports.key_text(curve.server)

@@ -1,11 +1,12 @@
 """What a simulated process has of its machine: memory sockets, a clock moved by hand, a seed."""
 
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import transports
+from p2pmsg.driver.peer import Peer
+from p2pmsg.driver.virtual import EventDriver, Turns, VirtualDriver, VirtualLoopDriver
 from p2pmsg.peers.network import Network
 from p2pmsg.publisher.served import PYTHON_MEMORY
 from p2pmsg.testing.memory_group import MemoryGroupReceiver, MemoryGroupSender
@@ -19,11 +20,15 @@ WALL_NS = 1_700_000_000 * 10**9
 """What the simulated wall clock shows when the manual clock shows 0."""
 
 
+_JOBS_MAX: Final = 100_000
+
+
 class _Closes(Protocol):
     def close(self) -> None: ...
 
 
 S = TypeVar("S", bound=_Closes)
+D = TypeVar("D", bound=EventDriver)
 
 
 class Host(Network):
@@ -34,6 +39,7 @@ class Host(Network):
     Args:
         network: carries the frames, and has the clock.
         name: of the process; its sockets are named after it.
+        turns: let time pass while tasks wait, where there are tasks.
 
     Attributes:
         incarnation: how often it died.
@@ -43,7 +49,7 @@ class Host(Network):
 
     frame_memory = PYTHON_MEMORY
 
-    def __init__(self, network: FaultyNetwork, name: str) -> None:
+    def __init__(self, network: FaultyNetwork, name: str, turns: Turns | None = None) -> None:
         clock = network.clock
         self.now_ns = lambda: clock.now_ns
         self.wall_ns = lambda: WALL_NS + clock.now_ns
@@ -55,7 +61,8 @@ class Host(Network):
         self._name = name
         self._opened: list[_Closes] = []
         self._names: list[str] = []
-        self._calls: list[Callable[[], object]] = []
+        self._drivers: list[EventDriver] = []
+        self._turns = turns
 
     def publishing_endpoint(self, *, multicast: bool) -> str:
         """Return where a publisher on this host publishes."""
@@ -86,22 +93,34 @@ class Host(Network):
             if isinstance(one, MemoryRecoveryClient) and not one.closed:
                 one.reconnect()
 
-    def on_input(self, call: Callable[[], object]) -> None:
-        """Have `call` called whenever something has come to one of its sockets."""
-        self._calls.append(call)
+    def thread_driver(self, peer: Peer) -> VirtualDriver:
+        """Do as `Machine.thread_driver`: time passes while it waits."""
+        return self.drive(VirtualDriver(peer, self._network))
+
+    def loop_driver(self, peer: Peer) -> Any:
+        """Do as `Machine.loop_driver`: time passes while all tasks wait."""
+        assert self._turns is not None
+        return self.drive(VirtualLoopDriver(peer, self._network, self._turns))
+
+    def drive(self, driver: D) -> D:
+        """Have a driver take a turn whenever something has come; return it."""
+        self._drivers.append(driver)
+        return driver
 
     def kill(self) -> None:
-        """Close all sockets, as when a process ends; another incarnation opens what is next.
+        """End all that is here, as when a process ends; another incarnation opens what is next.
 
         What was on its way is lost.
         """
+        for driver in self._drivers:
+            driver.kill()
         for one in self._opened:
             one.close()
         for name in self._names:
             self._network.receivers.pop(name, None)
         self._opened.clear()
         self._names.clear()
-        self._calls.clear()
+        self._drivers.clear()
         self.disk.kill()
         self.incarnation += 1
 
@@ -152,6 +171,19 @@ class Host(Network):
             name,
         )
 
+    def queue_server(self, endpoint: transports.Endpoint, **_: Any) -> MemoryRecoveryServer:
+        """Do as `Network.queue_server`."""
+        made = MemoryRecoveryServer(endpoint, network=self._network.sockets, queue_frames=_JOBS_MAX)
+        return self._kept(made, made.endpoint)
+
+    def queue_client(self, endpoint: transports.Endpoint, **_: Any) -> MemoryRecoveryClient:
+        """Do as `Network.queue_client`."""
+        return self.recovery_client(endpoint, queue_frames=_JOBS_MAX)
+
+    def busy_wait(self, *_: Any) -> transports.BusyWait:
+        """Do as `Network.busy_wait`: it never looks, as no time passes meanwhile."""
+        return transports.BusyWait(0.0, bool)
+
     def group_sender(self, endpoint: transports.Endpoint) -> MemoryGroupSender:
         """Do as `Network.group_sender`."""
         place = self._network.groups[str(endpoint.without_key())]
@@ -181,5 +213,5 @@ class Host(Network):
         return made
 
     def _on_input(self) -> None:
-        for call in self._calls:
-            call()
+        for driver in self._drivers:
+            driver.arrived()

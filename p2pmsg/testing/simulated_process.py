@@ -76,7 +76,6 @@ class SimulatedProcess(Generic[P]):
         """Crash; what was on its way is lost."""
         if self.peer is not None:
             self.peer = None
-            self._driver.kill()
             self.host.kill()
 
     def pump(self) -> None:
@@ -87,8 +86,7 @@ class SimulatedProcess(Generic[P]):
     def _drive(self, peer: P) -> SimulatedDriver:
         """Give a new incarnation's peer its driver, to be started."""
         self.peer = peer
-        self._driver = SimulatedDriver(peer, self._network, self._on_turn)
-        self.host.on_input(self._driver.arrived)
+        self._driver = self.host.drive(SimulatedDriver(peer, self._network, self._on_turn))
         return self._driver
 
     def _on_turn(self) -> None:

@@ -8,6 +8,7 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.driver.peer import Peer
 from p2pmsg.errors import SendQueueFullError
 from p2pmsg.multicast.sender import MulticastSender
+from p2pmsg.peers.network import on
 from p2pmsg.peers.publisher import PublisherBase, PublisherPeer
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.subscriber.core import SubscriberCore
@@ -25,8 +26,8 @@ class _Face(PublisherBase):
     """What an application publishes by, through all incarnations."""
 
     def __init__(self, host: Host, endpoint: str, **options: Any) -> None:
-        self._network = host
-        super().__init__(endpoint, **options)
+        with on(host):
+            super().__init__(endpoint, **options)
 
     def _open(self, make: Callable[[], Peer]) -> None:
         self._make = make

@@ -3,16 +3,17 @@
 import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Literal, NoReturn, Protocol
 
 from p2pmsg.config import OnGap, SubscriberConfig
 from p2pmsg.driver.peer import Peer
-from p2pmsg.driver.virtual import ENDLESS_NS, EventDriver, Turns, VirtualDriver, VirtualLoopDriver
+from p2pmsg.driver.virtual import ENDLESS_NS, Turns
 from p2pmsg.errors import ClosedError
 from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.peers.loop.publisher import Publisher as LoopPublisher
 from p2pmsg.peers.loop.subscriber import Subscriber as LoopSubscriber
-from p2pmsg.peers.network import Network
+from p2pmsg.peers.network import on
 from p2pmsg.peers.publisher import PublisherBase
 from p2pmsg.peers.subscriber import SubscriberBase
 from p2pmsg.peers.threads.publisher import Publisher
@@ -57,36 +58,21 @@ class Process:
     _peer: Any
     _driver: Any
     _world: World
-    _network: Network
-    _is_of_loop = False
+    _remake: Callable[[], None]
     is_dead = False
 
-    def _live_on(self, world: World, name: str) -> None:
-        """Have a host; before the peer is made."""
-        self._world, self.process_name = world, name
-        self.host = self._network = Host(world.frames, name)
+    def _live_on(self, world: World, process: str, /, *arguments: Any, **options: Any) -> None:
+        """Be made, as a process on a host of its own."""
+        self._world, self.process_name = world, process
+        self.host = Host(world.frames, process, world.turns)
+        with on(self.host):
+            super().__init__(*arguments, **options)
 
     def _open(self, make: Callable[[], Peer]) -> None:
-        """Have the peer that `make` opens driven by the network's events from now on."""
-        self._make = make
-        self._begin()
-
-    def _begin(self) -> None:
-        peer, frames = self._make(), self._world.frames
-        self._peer, self.is_dead = peer, False
-        driver: EventDriver = (
-            VirtualLoopDriver(peer, frames, self._world.turns)
-            if self._is_of_loop
-            else VirtualDriver(peer, frames)
-        )
-        self._driver = driver
-        self._on_open()
-        self.host.on_input(driver.arrived)
-        driver.start()
-
-    def _on_open(self) -> None:
-        """As of the faces."""
-        super()._on_open()  # type: ignore[misc]
+        """Open as the faces do, and again in each incarnation."""
+        opens = partial(super()._open, make)  # type: ignore[misc]
+        self._remake = opens
+        opens()
 
     @property
     def is_closed(self) -> bool:
@@ -102,7 +88,6 @@ class Process:
         if self._driver.stopping:
             return
         self.is_dead = True
-        self._driver.kill()
         self.host.kill()
         self._peer.abandon()
         self._driver.section.end(self._refuse)
@@ -115,7 +100,8 @@ class Process:
         without one as a new subscriber.
         """
         if self.is_dead:
-            self._begin()
+            self.is_dead = False
+            self._remake()
 
     def _refuse(self) -> NoReturn:
         raise ClosedError(self._peer.name, "it has crashed")
@@ -139,8 +125,7 @@ class PublisherProcess(Process, PublisherBase):
     """
 
     def __init__(self, world: World, name: str, **options: Any) -> None:
-        self._live_on(world, name)
-        super().__init__(f"memory://{name}", name=name, **options)
+        self._live_on(world, name, f"memory://{name}", name=name, **options)
 
     @property
     def core(self) -> PublisherCore | None:
@@ -232,8 +217,6 @@ class VirtualPublisher(PublisherProcess, Publisher):
 class VirtualAioPublisher(PublisherProcess, LoopPublisher):
     """A publisher on a `VirtualNetwork`, used as `p2pmsg.aio.Publisher` is."""
 
-    _is_of_loop = True
-
 
 class SubscriberProcess(Process, SubscriberBase[T_co]):
     """What both virtual subscribers have in common.
@@ -262,10 +245,11 @@ class SubscriberProcess(Process, SubscriberBase[T_co]):
         on_invalid: OnInvalid = "raise",
         config: SubscriberConfig | None = None,
     ) -> None:
-        self._live_on(world, name)
         self.sources = list(sources)
         self.topics = [topics] if isinstance(topics, str) else list(topics)
-        super().__init__(
+        self._live_on(
+            world,
+            name,
             [one.endpoint for one in self.sources],
             name=name,
             topics=self.topics or None,
@@ -360,8 +344,6 @@ class VirtualAioSubscriber(SubscriberProcess[T_co], LoopSubscriber[T_co]):
     from event to event, and other tasks go on.
     """
 
-    _is_of_loop = True
-
     def _may_await(self) -> bool:
         return True
 
@@ -382,10 +364,9 @@ class VirtualRelay(Process, Relay):
     def __init__(
         self, world: World, name: str, sources: "Sequence[Upstream]", **options: Any
     ) -> None:
-        self._live_on(world, name)
         self.sources = list(sources)
         endpoints = [one.endpoint for one in self.sources]
-        super().__init__(endpoints, f"memory://{name}", name=name, **options)
+        self._live_on(world, name, endpoints, f"memory://{name}", name=name, **options)
 
     @property
     def relay(self) -> RelayCore | None:

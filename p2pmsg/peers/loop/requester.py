@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 # threads only
 # from collections.abc import Sequence
 # both
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import transports
@@ -17,7 +16,6 @@ from p2pmsg.driver.faces import LoopFace
 from p2pmsg.message import T
 from p2pmsg.peers.requester import (
     RequesterBase,
-    RequesterPeer,
     check_request,
     check_time,
     check_type,
@@ -85,9 +83,7 @@ class Requester(RequesterBase, LoopFace):
         pending_max: int = 10_000,
         security: "Security | None" = None,
     ) -> None:
-        self._open(
-            partial(RequesterPeer, endpoints, message_bytes_max, busy_wait, pending_max, security)
-        )
+        self._configure(endpoints, message_bytes_max, busy_wait, pending_max, security)
 
     async def request(
         self,

@@ -3,7 +3,6 @@
 
 import builtins
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import transports
@@ -12,7 +11,6 @@ from p2pmsg.driver.faces import ThreadFace
 from p2pmsg.message import T
 from p2pmsg.peers.requester import (
     RequesterBase,
-    RequesterPeer,
     check_request,
     check_time,
     check_type,
@@ -69,9 +67,7 @@ class Requester(RequesterBase, ThreadFace):
         pending_max: int = 10_000,
         security: "Security | None" = None,
     ) -> None:
-        self._open(
-            partial(RequesterPeer, endpoints, message_bytes_max, busy_wait, pending_max, security)
-        )
+        self._configure(endpoints, message_bytes_max, busy_wait, pending_max, security)
 
     def request(
         self,

@@ -1,0 +1,30 @@
+"""Which drivers give peers their turns here; a test has others."""
+
+from typing import TYPE_CHECKING, Any
+
+from p2pmsg.driver.peer import Peer
+
+if TYPE_CHECKING:
+    from p2pmsg.driver.loop import LoopDriver, ManualDriver
+
+
+class Machine:
+    """Threads and event loops of the machine. A network in memory has drivers of its own."""
+
+    def thread_driver(self, peer: Peer) -> Any:
+        """Return what drives a peer for code without an event loop, to be started."""
+        from p2pmsg.driver.threads import ThreadDriver
+
+        return ThreadDriver(peer)
+
+    def loop_driver(self, peer: Peer) -> "LoopDriver | ManualDriver":
+        """Return what drives a peer in the event loop that runs, or in one of the caller's own."""
+        import asyncio
+
+        from p2pmsg.driver.loop import LoopDriver, ManualDriver
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return ManualDriver(peer)
+        return LoopDriver(peer)
