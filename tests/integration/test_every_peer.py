@@ -14,7 +14,9 @@ from p2pmsg.reader import HeadsWatch, RangeReader
 from tests.descriptors import no_descriptor_left
 from tests.integration.peers import eventually
 
-LOOPBACK = "tcp://127.0.0.1:0"
+LOOPBACK = "tcp://127.0.0.9:0"
+"""An address of its own: peers of other tests connect to ports of 127.0.0.1 again and again; one
+that finds its port taken by one of these peers would be one descriptor more."""
 ELSEWHERE = "tcp://127.0.0.1:9"
 MOLD = "mold://127.0.0.1:5998?interface=127.0.0.1"
 ROUNDS = 5
