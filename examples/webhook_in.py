@@ -9,6 +9,8 @@ webhook_out.py, and prints what is published.
 
 import ctrl_c
 
+import base64
+import hmac
 import json
 import tempfile
 import threading
@@ -21,7 +23,7 @@ from arguments import optional
 
 import p2pmsg
 from p2pmsg import webhooks
-from p2pmsg.webhooks import serving, signatures
+from p2pmsg.http import bind, make_server
 
 COUNT = 10
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # yours is a secret, and not in a program
@@ -29,13 +31,14 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # yours is a secret, and not 
 
 def post(place: str, hook_id: str, value: Any, secret: str = SECRET) -> int:
     """Send a webhook as others do; return the status of the answer."""
-    body, stamp = json.dumps(value).encode(), int(time.time())
-    signed = signatures.content_of(hook_id, stamp, body)
+    body, stamp = json.dumps(value).encode(), str(int(time.time()))
+    key, content = base64.b64decode(secret[6:]), f"{hook_id}.{stamp}.".encode() + body
+    signature = base64.b64encode(hmac.digest(key, content, "sha256")).decode()
     headers = {
         "content-type": "application/json",
         "webhook-id": hook_id,
-        "webhook-timestamp": str(stamp),
-        "webhook-signature": signatures.signature_header(signatures.signers(secret), signed),
+        "webhook-timestamp": stamp,
+        "webhook-signature": f"v1,{signature}",
     }
     try:
         with urllib.request.urlopen(urllib.request.Request(place, body, headers)) as answer:
@@ -49,10 +52,10 @@ def main(number: int | None) -> int:
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         p2pmsg.Publisher("tcp://127.0.0.1:0", log=p2pmsg.LogConfig(f"{folder}/log")) as publisher,
-        serving.bind("127.0.0.1", number or 0) as place,
+        bind("127.0.0.1", number or 0) as place,
     ):
         app = webhooks.receive(publisher, secrets=SECRET, topic="hooks", seen=f"{folder}/seen")
-        server = serving.make_server(app)
+        server = make_server(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
         thread.start()
         url = f"http://127.0.0.1:{place.getsockname()[1]}/"

@@ -3,7 +3,7 @@
 import base64
 import json
 import math
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from p2pmsg import codec
@@ -73,3 +73,10 @@ def to_json(value: Any) -> str:
         return _dumps(plain)
     except RecursionError:
         raise ValueError("is nested too deeply for JSON") from None
+
+
+def time_text(timestamp_ns: int) -> str:
+    """Return a time in RFC 3339, to the microsecond."""
+    seconds, rest = divmod(timestamp_ns, 1_000_000_000)
+    whole = datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1000)
+    return whole.isoformat().replace("+00:00", "Z")

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import warnings
 from contextlib import ExitStack
 from typing import Any
 
@@ -10,6 +9,7 @@ from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import repeat
 from p2pmsg.cli.secured import SECURITY, security_of
+from p2pmsg.cli.serve import run_server
 from p2pmsg.webhooks.endpoint import ORDERS
 from p2pmsg.webhooks.formats import FORMATS
 from p2pmsg.webhooks.schemes import SCHEMES
@@ -157,10 +157,10 @@ def in_(arguments: argparse.Namespace) -> int:
         --secret-file github.secret --log github.log
     """
     from p2pmsg.config import PublisherConfig
+    from p2pmsg.http import bind, make_server
     from p2pmsg.peers.threads.publisher import Publisher
     from p2pmsg.webhooks.intake import receive
     from p2pmsg.webhooks.readying import message_bytes_of
-    from p2pmsg.webhooks.serving import bind, make_server
 
     secrets = [*arguments.secret, *arguments.secret_file]
     if not secrets:
@@ -186,15 +186,11 @@ def in_(arguments: argparse.Namespace) -> int:
             origins=arguments.origin,
         )
         stack.callback(app.close)
-        server = make_server(
-            app, cert=arguments.cert, key=arguments.cert_key, rejected=app.rejected
-        )
+        server = make_server(app, cert=arguments.cert, key=arguments.cert_key)
         socket = stack.enter_context(bind(*arguments.listen))
         note("hook in", f"{kinds.url_of(socket, arguments)}, published at {publisher.endpoint}")
-        # Ctrl-C may come before the server's coroutine begins.
-        warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
         try:
-            server.run(sockets=[socket])
+            run_server(server, socket)
         finally:
             note("hook in", f"{app.published:,} published, {app.duplicates:,} came again, "
                  f"{sum(app.rejected.values()):,} refused")  # fmt: skip

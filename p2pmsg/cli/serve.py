@@ -1,9 +1,8 @@
 """`p2pmsg serve`: streams to browsers as Server-Sent Events, and requests that publish."""
 
 import argparse
-import asyncio
 import ipaddress
-import logging
+import warnings
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import transports
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.secured import SECURITY, security_of
-from p2pmsg.errors import P2PError
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -61,10 +59,10 @@ def serve(arguments: argparse.Namespace) -> int:
       p2pmsg serve --publish tcp://127.0.0.1:5557 --log posted.log
     """
     from p2pmsg.config import PublisherConfig
-    from p2pmsg.http.app import BODY_BYTES_MAX, Gateway, GatewayConfig
+    from p2pmsg.http import Gateway, GatewayConfig, bind, make_server
+    from p2pmsg.http.gateway import BODY_BYTES_MAX
     from p2pmsg.peers.threads.publisher import Publisher
     from p2pmsg.webhooks.readying import message_bytes_of
-    from p2pmsg.webhooks.serving import bind, make_server
 
     _check(arguments)
     security = security_of(arguments)
@@ -89,13 +87,12 @@ def serve(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
         server = make_server(
             app, connections_max=GatewayConfig().connections_max + _OTHERS_MAX,
-            cert=arguments.cert, key=arguments.cert_key, who=("p2pmsg serve", "http"),
-            rejected=app.rejected,
+            cert=arguments.cert, key=arguments.cert_key,
         )  # fmt: skip
         with bind(*arguments.listen) as socket:
-            where = kinds.url_of(socket, arguments)
+            note("serve", f"{kinds.url_of(socket, arguments)}/ serves {', '.join(endpoints)}")
             try:
-                asyncio.run(_run(server, app, socket, f"{where}/ serves {', '.join(endpoints)}"))
+                run_server(server, socket)
             finally:
                 if app.failure is None:
                     _summarize(app)
@@ -132,31 +129,13 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-async def _run(server: Any, app: Any, socket: Any, text: str) -> None:
-    """Serve until a signal; event streams are ended first, for which uvicorn would wait."""
+def run_server(server: Any, socket: Any) -> None:
+    """Serve until a signal."""
+    from p2pmsg.http import run
 
-    async def serve_all() -> None:
-        try:
-            await server.serve(sockets=[socket])
-        except SystemExit as error:  # uvicorn's, which a task must not end with
-            raise app.failure or P2PError("it cannot start") from error
-
-    def is_wanted(record: logging.LogRecord) -> bool:
-        return app.failure is None  # which is raised, and said once
-
-    logging.getLogger("uvicorn.error").addFilter(is_wanted)
-    try:
-        serving = asyncio.ensure_future(serve_all())
-        while not (serving.done() or server.started):
-            await asyncio.wait([serving], timeout=0.01)
-        if server.started:
-            note("serve", text)
-        while not (serving.done() or server.should_exit):
-            await asyncio.wait([serving], timeout=0.1)
-        app.stop()
-        await serving
-    finally:
-        logging.getLogger("uvicorn.error").removeFilter(is_wanted)
+    # Ctrl-C may come before the server's coroutine begins.
+    warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
+    run(server, socket)
 
 
 def _summarize(app: Any) -> None:

@@ -1,5 +1,9 @@
-"""HTTP and the browser: streams as Server-Sent Events, and requests that publish (`Gateway`)."""
+"""HTTP and the browser: streams as Server-Sent Events, and requests that publish (`Gateway`).
 
-from p2pmsg.http.app import Gateway, GatewayConfig, GatewayStats
+`bind`, `make_server` and `run` serve it, or `p2pmsg.webhooks.receive`, by uvicorn.
+"""
 
-__all__ = ["Gateway", "GatewayConfig", "GatewayStats"]
+from p2pmsg.http.gateway import Gateway, GatewayConfig, GatewayStats
+from p2pmsg.http.serving import bind, make_server, run
+
+__all__ = ["Gateway", "GatewayConfig", "GatewayStats", "bind", "make_server", "run"]

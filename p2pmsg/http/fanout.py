@@ -21,8 +21,6 @@ from p2pmsg.publisher.requests import matches
 
 ViewKey = tuple[tuple[str, ...], Format]
 
-HOLD_TURNS_MAX: Final = 1000
-"""For how many turns a view may hold up what is received, until its quickest connection has all."""
 STREAMS_MAX: Final = 10_000
 """Streams that are remembered; the one whose last event is the oldest is forgotten first."""
 
@@ -30,31 +28,34 @@ STREAMS_MAX: Final = 10_000
 class Member:
     """A connection that a view serves.
 
-    Attributes:
+    Args:
+        on_cut: called with the reason when it is to be cut off. Default None: nobody.
         resumed: whether it came with positions, so that a stream which is found late is not to
             begin for it in the middle.
+
+    Attributes:
+        resumed: the same.
         place: index of the next chunk it gets; None: it has not joined yet.
         reason: why it is to be cut off; empty: it is not.
         rewound: of a connection that has not joined: where publishers have gone back to.
-        on_cut: called when it is to be cut off.
 
     """
 
-    __slots__ = ("on_cut", "place", "reason", "resumed", "rewound")
+    __slots__ = ("_on_cut", "place", "reason", "resumed", "rewound")
 
-    def __init__(self, *, resumed: bool) -> None:
+    def __init__(self, on_cut: Callable[[str], None] | None = None, *, resumed: bool) -> None:
         self.resumed = resumed
         self.place: int | None = None
         self.reason = ""
         self.rewound: dict[Key, RewoundReport] = {}
-        self.on_cut: Callable[[], None] | None = None
+        self._on_cut = on_cut
 
     def cut(self, reason: str) -> None:
         """Note that it is to be cut off; the first reason stays."""
         if not self.reason:
             self.reason = reason
-            if self.on_cut is not None:
-                self.on_cut()
+            if self._on_cut is not None:
+                self._on_cut(reason)
 
     def on_rewound(self, key: Key, report: RewoundReport) -> None:
         """Note that a publisher has gone back before it joined; the earliest place counts."""
@@ -93,7 +94,6 @@ class View:
         self._chunks: list[bytes] = []
         self._first = 0
         self._bytes = 0
-        self._held = 0
         self._joined: dict[int, tuple[bytes, int]] = {}
 
     @property
@@ -129,7 +129,6 @@ class View:
     def join(self, member: Member) -> None:
         """Let a connection get what comes from now on."""
         member.place = self.end
-        self._held = 0
 
     def add(self, chunk: bytes) -> None:
         """Append a chunk; who had not taken what falls out of the ring is cut off."""
@@ -162,28 +161,7 @@ class View:
             parts = self._chunks[place - self._first : stop - self._first]
             found = self._joined[place] = b"".join(parts), stop
         data, member.place = found
-        if member.place == self.end:
-            self._held = 0
         return data
-
-    def hold(self) -> bool:
-        """Whether others are to wait a turn for it, as even its quickest connection is slow.
-
-        Once it has held them up for `HOLD_TURNS_MAX` turns they go on, and who falls out of the
-        ring is cut off. It may do so again when a connection has got all.
-        """
-        if self._held >= HOLD_TURNS_MAX or not self._is_ahead():
-            return False
-        self._held += 1
-        return True
-
-    def _is_ahead(self) -> bool:
-        """Whether even the quickest connection has half of the ring to read."""
-        places = [each.place for each in self.members if each.place is not None and not each.reason]
-        if not places or max(places) == self.end:
-            return False
-        waiting = self._chunks[max(max(places) - self._first, 0) :]
-        return sum(map(len, waiting)) > self._buffer_bytes // 2
 
 
 class Fanout:
@@ -236,10 +214,6 @@ class Fanout:
         view.members.pop(member, None)
         if not view.members:
             self.views.pop((view.topics, view.form), None)
-
-    def hold(self) -> bool:
-        """Whether what is received next is to wait a turn; see `View.hold`."""
-        return sum([view.hold() for view in self.views.values()]) > 0
 
     def know(self, streams: Mapping[Key, int]) -> None:
         """Take where streams stand of which nothing has come yet."""

@@ -32,9 +32,6 @@ _SHORT_S: Final = 1.0
 _AGAIN_S: Final = 1.0
 _REFRESH_S: Final = 0.02
 _WATCH_S: Final = 1.0
-_TURN_S: Final = 0.001
-"""A turn for which slow connections hold up the subscriber: for 1 s in all, or longer where this
-process itself has no time to write to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,17 +251,11 @@ class Upstream:
             try:
                 self._fanout.take(await self._subscriber.receive_many(_BATCH_MAX))
                 self._changed()
-                await self._hold()
             except ClosedError:
                 return
             except (P2PError, OSError, transports.TransportError) as error:
                 _log.warning("http: %s. It is tried again", error)
                 await asyncio.sleep(_AGAIN_S)
-
-    async def _hold(self) -> None:
-        """Wait while even a view's quickest connection has much to read, though not for long."""
-        while self._fanout.hold():
-            await asyncio.sleep(_TURN_S)
 
     async def _watch(self) -> None:
         while True:

@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import unquote
 
-from p2pmsg.webhooks.bodies import json_of, kind_of, value_of
-from p2pmsg.webhooks.schemes import Proof, RejectedError
+from p2pmsg.http.asgi import RejectedError
+from p2pmsg.http.bodies import json_of, kind_of, value_of
+from p2pmsg.webhooks.schemes import Proof
 
 _BATCH: Final = "application/cloudevents-batch+json"
 _STRUCTURED: Final = "application/cloudevents+json"

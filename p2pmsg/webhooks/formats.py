@@ -6,11 +6,10 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 from urllib.parse import quote
 
-from p2pmsg.json_text import to_json
+from p2pmsg.json_text import time_text, to_json
 from p2pmsg.message import Message
 
 Format = Literal[
@@ -75,13 +74,6 @@ def join(requests: Sequence[Request]) -> Request:
 def percent_encoded(text: str) -> str:
     """Return a CloudEvents attribute as it stands in a header."""
     return quote(text, safe=_SAFE)
-
-
-def time_text(timestamp_ns: int) -> str:
-    """Return a time in RFC 3339, to the microsecond."""
-    seconds, rest = divmod(timestamp_ns, 1_000_000_000)
-    whole = datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1000)
-    return whole.isoformat().replace("+00:00", "Z")
 
 
 def _standard(message: Message) -> dict[str, Any]:

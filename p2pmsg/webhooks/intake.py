@@ -3,31 +3,37 @@
 import asyncio
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from p2pmsg.checks import check, check_visible, checked
 from p2pmsg.errors import ConfigError, MessageError, P2PError
+from p2pmsg.http.asgi import (
+    Application,
+    Limits,
+    Receive,
+    RejectedError,
+    Scope,
+    Send,
+    headers_of,
+    read_body,
+)
+from p2pmsg.http.publishing import AnyPublisher, Publishing, refusal
 from p2pmsg.topics import check_topic
 from p2pmsg.trouble import Rarely
-from p2pmsg.webhooks.asgi import Application, Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.events import Hook, events_of
-from p2pmsg.webhooks.publishing import AnyPublisher, Publishing, refusal
 from p2pmsg.webhooks.readying import TYPE, Topic, check_readied, readied
-from p2pmsg.webhooks.schemes import Proof, RejectedError, Scheme, make_verify
+from p2pmsg.webhooks.schemes import Scheme, Verify, make_verify
 from p2pmsg.webhooks.seen import SeenIds
 from p2pmsg.webhooks.signatures import Secret
-from recovery.budget import TokenBucket
 from transports.hiding import hiding
 from transports.own_log import own_log as _log
 
-_CLIENTS_MAX: Final = 10_000
-_BODY_S: Final = 10.0
-"""How long a body may take to come."""
+Event = tuple[str, dict[str, Any]]
+"""By what it is taken once, or empty; and what `publish` is called with."""
 
 
 @hiding
@@ -104,42 +110,15 @@ def receive(
         check_visible("origins", origin)
     return Intake(
         publisher,
-        make_verify(scheme, secrets),
-        (topic, key or _partition_key),
-        SeenIds(seen, time.time()),
-        body_bytes_max,
-        Limits(rate, client_rate),
-        tuple(origins),
-        (health_path, metrics_path),
+        verify=make_verify(scheme, secrets),
+        readied=lambda hook: readied(hook, topic, key or _partition_key),
+        seen=SeenIds(seen, time.time()),
+        body_bytes_max=body_bytes_max,
+        limits=Limits(rate, client_rate),
+        origins=origins,
+        health_path=health_path,
+        metrics_path=metrics_path,
     )
-
-
-Event = tuple[str, dict[str, Any]]
-"""By what it is taken once, or empty; and what `publish` is called with."""
-
-
-class Limits:
-    """How many requests a second are taken, over all and of each client."""
-
-    def __init__(self, rate: int | None, client_rate: int | None) -> None:
-        self.rate = rate
-        self._client_rate = client_rate
-        self._all = None if rate is None else TokenBucket(rate, rate)
-        self._clients: dict[str, TokenBucket] = {}
-
-    def check(self, client: str, now_ns: int) -> None:
-        """Raise `RejectedError` where it is one too many."""
-        buckets = [self._all]
-        if self._client_rate is not None:
-            bucket = self._clients.pop(client, None)
-            bucket = bucket or TokenBucket(self._client_rate, self._client_rate)
-            self._clients[client] = bucket  # the last one in the order of the dict
-            if len(self._clients) > _CLIENTS_MAX:
-                del self._clients[next(iter(self._clients))]
-            buckets.append(bucket)
-        for each in buckets:
-            if each is not None and not each.try_take(1, now_ns):
-                raise RejectedError(429, "rate", "too many requests", 1)
 
 
 class Intake(Application):
@@ -154,23 +133,25 @@ class Intake(Application):
     def __init__(
         self,
         publisher: AnyPublisher,
-        verify: Callable[[Mapping[str, str], bytes, float], Proof],
-        naming: tuple[Topic, Callable[[Hook], str | None]],
+        *,
+        verify: Verify,
+        readied: Callable[[Hook], dict[str, Any]],
         seen: SeenIds,
         body_bytes_max: int,
         limits: Limits,
-        origins: tuple[str, ...],
-        paths: tuple[str | None, str | None],
+        origins: Sequence[str],
+        health_path: str | None,
+        metrics_path: str | None,
     ) -> None:
         super().__init__()
         self._publisher: Any = publisher
         self._verify = verify
-        self._topic, self._key = naming
+        self._readied = readied
         self._seen = seen
         self._body_bytes_max = body_bytes_max
         self._limits = limits
         self._origins = {origin.lower() for origin in origins}
-        self._health_path, self._metrics_path = self._paths = paths
+        self._health_path, self._metrics_path = health_path, metrics_path
         self._lock = threading.Lock()
         self._taking: set[str] = set()
         self._closed = False
@@ -194,49 +175,44 @@ class Intake(Application):
         await asyncio.get_running_loop().run_in_executor(None, self.close)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; what fails in functions of others is no 2xx, and is counted, too."""
+        path, method = str(scope["path"]), scope["method"]
+        headers = headers_of(scope)
+        text = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
+        own = (self._health_path, self._metrics_path)
+        if path in own and method in ("GET", "HEAD"):
+            if path == self._health_path:
+                await self._respond_health(send, self._unhealthy(), text, self._well())
+            else:
+                await self._respond(send, 200, text, self.metrics().encode())
+        elif method == "OPTIONS":
+            await self._respond(send, 204, self._handshake(headers))
+        elif method != "POST":
+            allow = "GET, HEAD, OPTIONS, POST" if path in own else "OPTIONS, POST"
+            raise RejectedError(405, "method", "post it", headers={"allow": allow})
+        else:
+            await self._post(scope, headers, receive)
+            await self._respond(send, 204, {})
+
+    async def _post(self, scope: Scope, headers: Mapping[str, str], receive: Receive) -> None:
+        """Take a request; what fails in functions of others is refused, and is said."""
+        if self._closed:
+            raise RejectedError(503, "closed", "it is closing", 1)
+        self._limits.check(scope, time.monotonic_ns())
+        body = await read_body(headers, receive, self._body_bytes_max)
         try:
-            status, headers, body = await self._answered(scope, receive)
+            proof = self._verify(headers, body, time.time())
+            hooks = events_of(headers, body, proof, str(scope["path"]))
+            events = [(each.seen_as, self._readied(each)) for each in hooks]
+            self._check(events)
+            await self._take(events)
         except RejectedError:
             raise
         except Exception as error:
             if self._trace.is_due():
-                said = "".join(traceback.format_exception(error))
-                # A part of the request may be in there, and not every log takes all of Unicode.
-                said = said.encode(errors="backslashreplace").decode()
                 what = "a webhook could not be taken, and is answered with 503 (said once a minute)"
-                _log.error("%s:\n%s", what, said)
+                _log.error(what, exc_info=error)
             raise RejectedError(503, "failed", "it cannot be taken now", 5) from error
-        await self._respond(send, status, headers, body)
-
-    async def _answered(
-        self, scope: Scope, receive: Receive
-    ) -> tuple[int, dict[str, str], str | bytes]:
-        path, method = str(scope["path"]), scope["method"]
-        text = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
-        if method in ("GET", "HEAD") and path == self._health_path:
-            failure = self._unhealthy()
-            return (503 if failure else 200), text, failure or self._well()
-        if method in ("GET", "HEAD") and path == self._metrics_path:
-            return 200, text, self.metrics().encode()
-        headers = headers_of(scope)
-        if method == "OPTIONS":
-            return 204, self._handshake(headers), b""
-        if method != "POST":
-            allow = "GET, HEAD, OPTIONS, POST" if path in self._paths else "OPTIONS, POST"
-            raise RejectedError(405, "method", "post it", headers={"allow": allow})
-        if self._closed:
-            raise RejectedError(503, "closed", "it is closing", 1)
-        client = scope.get("client")
-        self._limits.check(str(client[0]) if client else "", time.monotonic_ns())
-        body = await read_body(headers, receive, self._body_bytes_max, _BODY_S)
-        proof = self._verify(headers, body, time.time())
-        hooks = events_of(headers, body, proof, path)
-        events = [(each.seen_as, readied(each, self._topic, self._key)) for each in hooks]
-        self._check(events)
-        await self._take(events)
         self._bytes += len(body)
-        return 204, {}, b""
 
     def _handshake(self, headers: Mapping[str, str]) -> dict[str, str]:
         """Answer CloudEvents' question whether an origin may post."""

@@ -6,10 +6,10 @@ from typing import Any, Final
 from p2pmsg import codec
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import MessageError, MessageTooLargeError
+from p2pmsg.http.asgi import RejectedError
 from p2pmsg.publisher.batch import check_key, check_timestamp, pack_headers, packing_error
 from p2pmsg.topics import check_topic
 from p2pmsg.webhooks.events import Hook
-from p2pmsg.webhooks.schemes import RejectedError
 
 TYPE: Final = "{type}"
 Topic = str | Callable[[Hook], str]

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from p2pmsg.checks import check
+from p2pmsg.http.asgi import RejectedError
 from p2pmsg.webhooks.signatures import (
     SIGNATURES_MAX,
     Secret,
@@ -19,39 +20,12 @@ from p2pmsg.webhooks.signatures import (
     secrets_of,
     verifiers,
 )
-from recovery._copied import CopiesWhole
 
 Scheme = Literal["standard", "github", "stripe", "token"]
 SCHEMES: Final = ("standard", "github", "stripe", "token")
 _ID_MAX: Final = 256
 _TOLERANCE_S: Final = 300
 """How old a signature may be, or how far ahead. Ids are kept for longer than twice that."""
-
-
-class RejectedError(CopiesWhole, Exception):
-    """A request is not taken.
-
-    Attributes:
-        status: of the answer.
-        why: one of few words, for counters.
-        headers: of the answer: those given, and `retry-after`, in seconds, where there is one.
-
-    """
-
-    def __init__(
-        self,
-        status: int,
-        why: str,
-        text: str = "",
-        retry_after: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(text or why)
-        self.status = status
-        self.why = why
-        self.headers = dict(headers or {})
-        if retry_after is not None:
-            self.headers["retry-after"] = str(retry_after)
 
 
 @dataclass(frozen=True, slots=True)

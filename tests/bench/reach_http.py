@@ -22,8 +22,7 @@ class Serving:
     """A publisher and the server, in one process."""
 
     def __init__(self) -> None:
-        from p2pmsg.http import Gateway
-        from p2pmsg.webhooks.serving import bind, make_server
+        from p2pmsg.http import Gateway, bind, make_server
 
         self._publisher = p2pmsg.Publisher("tcp://127.0.0.1:0")
         self._server = make_server(Gateway(self._publisher.endpoint))

@@ -13,9 +13,7 @@ pytest.importorskip("uvicorn", reason="serving over HTTP needs uvicorn (extra ht
 import p2pmsg
 from p2pmsg import LogConfig
 from p2pmsg.errors import ConfigError
-from p2pmsg.http import Gateway, GatewayConfig
-from p2pmsg.http import app as gateway
-from p2pmsg.webhooks.serving import bind, make_server
+from p2pmsg.http import Gateway, GatewayConfig, bind, gateway, make_server
 from tests.endpoints import lasting_endpoint
 from tests.integration.peers import eventually
 from tests.unit.p2pmsg.webhooks.test_seen import no_file_above
@@ -35,7 +33,6 @@ def serving(*arguments, port=0, write_timeout=10.0, **options):
             eventually(lambda: server.started)
             yield place.getsockname()[1], app
         finally:
-            app._closing = True  # a thread's server gets no signal
             server.should_exit = True
             thread.join(60)
             assert not thread.is_alive()

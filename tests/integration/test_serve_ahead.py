@@ -26,13 +26,18 @@ class Stall:
     def __init__(self, app):
         self._upstream = app._upstream
         self._saved = self._upstream.refresh
+        self._subscriber = self._upstream._subscriber
         self._over = threading.Event()
         self._upstream.refresh = lambda: None
-        self._upstream._hold = self._hold
+        self._upstream._subscriber = self
 
-    async def _hold(self):
+    def __getattr__(self, name):
+        return getattr(self._subscriber, name)
+
+    async def receive_many(self, count):
         while not self._over.is_set():
             await asyncio.sleep(0.001)
+        return await self._subscriber.receive_many(count)
 
     def end(self):
         self._upstream.refresh = self._saved

@@ -20,8 +20,8 @@ pytest.importorskip("uvicorn", reason="webhooks in over HTTP need uvicorn (extra
 from p2pmsg import LogConfig, aio
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import LogFailedError, LogInUseError
+from p2pmsg.http import bind, make_server
 from p2pmsg.webhooks import receive
-from p2pmsg.webhooks.serving import bind, make_server
 from p2pmsg.webhooks.signatures import content_of, signature_header, signers
 from tests.integration.commands import command
 from tests.integration.peers import eventually, in_threads
@@ -33,8 +33,7 @@ JSON = {"content-type": "application/json"}
 @contextlib.contextmanager
 def serving(app, **limits):
     """Serve an application by uvicorn in a thread; yields the port."""
-    rejected = getattr(app, "rejected", None)
-    server = make_server(app, rejected=rejected, **limits)
+    server = make_server(app, **limits)
     with bind("127.0.0.1", 0) as place:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
         thread.start()

@@ -64,7 +64,7 @@ ARGUMENTS = {
     "p2pmsg.errors.ReentrantCallError": (),
     "p2pmsg.errors.RequestError": ("t", "tcp://h:1", "no"),
     "p2pmsg.errors.SessionEndedError": (errors.SessionEnd("t", 7, "feed", 9, announced=True),),
-    "p2pmsg.webhooks.schemes.RejectedError": (429, "busy", "later", 3),
+    "p2pmsg.http.asgi.RejectedError": (429, "busy", "later", 3),
     "recovery.errors.LogFormatError": ("a.log", 7, "torn"),
     "recovery.errors.LogWriteError": ("the log", OSError(28, "no space")),
     "recovery.errors.SyncFailedError": (5, "I/O error"),

@@ -25,7 +25,6 @@ NEVER = {"_asyncio_future_blocking", "_is_owned", "_release_save", "_acquire_res
 ENGINE_WRITES: set[str] = set()
 CALLBACKS_SET = {
     "connections.on_end",
-    "member.on_cut",
     "self.connections.on_end",
     "table.make_space",
 }

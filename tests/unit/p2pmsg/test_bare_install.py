@@ -54,13 +54,13 @@ except ModuleNotFoundError as error:
 else:
     raise AssertionError
 from p2pmsg import errors, webhooks
-from p2pmsg.webhooks import serving
+from p2pmsg.http import make_server
 assert webhooks.receive and webhooks.Endpoint("https://example.com")
 for make in (
     lambda: p2pmsg.statsd.Collector,
     lambda: webhooks.Sender("tcp://127.0.0.1:1", state="/nonexistent", endpoints=[]),
     lambda: webhooks.Endpoint("https://example.com", secret="whsk_" + "A" * 43 + "="),
-    lambda: serving.make_server(None),
+    lambda: make_server(None),
 ):
     try:
         make()

@@ -7,8 +7,9 @@ import json
 
 import pytest
 
+from p2pmsg.http.asgi import RejectedError
 from p2pmsg.webhooks.events import events_of
-from p2pmsg.webhooks.schemes import Proof, RejectedError, make_verify
+from p2pmsg.webhooks.schemes import Proof, make_verify
 from p2pmsg.webhooks.seen import SeenIds
 
 STRUCTURED = {"content-type": "application/cloudevents+json"}

@@ -7,7 +7,7 @@ from collections import Counter
 from functools import partial
 from typing import Any, Final
 
-from p2pmsg.errors import BindError, ConfigError, MissingExtraError
+from p2pmsg.errors import BindError, ConfigError, MissingExtraError, P2PError
 
 _HEADERS_BYTES_MAX: Final = 65_536
 _KEEP_ALIVE_S: Final = 5
@@ -32,6 +32,21 @@ def bind(host: str, port: int) -> socket.socket:
         raise BindError(f"{host}:{port}: {reason}", error.errno) from error
 
 
+def run(server: Any, place: socket.socket) -> None:
+    """Serve until Ctrl-C or SIGTERM; raises what keeps the application from starting.
+
+    Args:
+        server: of `make_server`.
+        place: where; of `bind`.
+
+    """
+    try:
+        server.run(sockets=[place])
+    except SystemExit as error:
+        failure = getattr(server.config.app, "failure", None)
+        raise failure or P2PError("the server cannot start") from error
+
+
 def make_server(
     app: Any,
     *,
@@ -39,21 +54,18 @@ def make_server(
     timeout: float = 10.0,
     cert: str | None = None,
     key: str | None = None,
-    who: tuple[str, str] = ("p2pmsg hook in", "webhooks"),
-    rejected: Counter[str] | None = None,
 ) -> Any:
-    """Return a `uvicorn.Server`, whose `run(sockets=[…])` serves until a signal.
+    """Return a `uvicorn.Server`, for `run`; or its `run(sockets=[…])`, in a thread.
 
     Args:
-        app: the application, of ASGI.
+        app: the application, of ASGI. In its `rejected`, a `Counter`, if it has one, is counted
+            what the server itself refuses: `connections`, there are too many of them, and `http`,
+            it was no HTTP.
         connections_max: connections at once; further ones are answered with 503. Default 1000.
         timeout: how long the headers of a request may take to come, and how long a client may read
             nothing although there is more to send, in seconds. Default 10.
         cert: a file with the certificate, for TLS. Default: no TLS.
         key: and one with its key.
-        who: who asks, and with which extra it is installed, for the error.
-        rejected: counts what the server itself refuses: `connections`, there are too many of them,
-            and `http`, it was no HTTP. Default: not counted.
 
     Raises:
         MissingExtraError: uvicorn is not installed.
@@ -63,7 +75,7 @@ def make_server(
     try:
         import uvicorn
     except ImportError as error:
-        raise MissingExtraError(who[0], str(error.name), who[1]) from error
+        raise MissingExtraError("serving HTTP", str(error.name), "http") from error
     if cert is not None:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
@@ -72,15 +84,15 @@ def make_server(
             why = reason or "it has no PEM"
             limit = f"a file with a certificate in PEM, and its key in the other ({why})"
             raise ConfigError("cert", limit, cert) from error
-    from p2pmsg.webhooks.protocol import ImpatientProtocol
+    from p2pmsg.http.protocol import ImpatientProtocol
 
-    logger = _Refusals(Counter() if rejected is None else rejected)
+    logger = _Refusals(_counter_of(app))
     config = uvicorn.Config(
         app,
         http=partial(ImpatientProtocol, timeout=timeout, logger=logger),
         ws="none",
         lifespan="on",
-        log_level="warning",
+        log_level="critical",  # what fails in a request is logged all the same
         access_log=False,
         server_header=False,
         limit_concurrency=connections_max,
@@ -91,6 +103,11 @@ def make_server(
         ssl_keyfile=key,
     )
     return uvicorn.Server(config)
+
+
+def _counter_of(app: Any) -> Counter[str]:
+    found = getattr(app, "rejected", None)
+    return found if isinstance(found, Counter) else Counter()
 
 
 class _Refusals(logging.Logger):

@@ -8,7 +8,7 @@ from encodings.aliases import aliases
 from math import isfinite
 from typing import Any, Final, Literal
 
-from p2pmsg.webhooks.schemes import RejectedError
+from p2pmsg.http.asgi import RejectedError
 
 _CHARSET: Final = re.compile(r';\s*charset\s*=\s*"?([^\s";,]+)', re.IGNORECASE)
 _CHARSETS: Final = frozenset(

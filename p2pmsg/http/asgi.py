@@ -1,4 +1,4 @@
-"""What applications of ASGI have in common: answers, headers, and a body within its bounds."""
+"""What all applications of ASGI here share: start and stop, health, answers, bodies, limits."""
 
 import asyncio
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any, Final
 
-from p2pmsg.webhooks.schemes import RejectedError
+from recovery._copied import CopiesWhole
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -15,13 +15,73 @@ Send = Callable[[Event], Awaitable[None]]
 
 UNREAD: Final = "p2pmsg.unread"
 """True in the scope of a request whose connection was ended since its client read nothing."""
-
-
-HEADERS: Final = {
+ENDING: Final = "p2pmsg.ending"
+"""True in the scope of a request that is to be answered soon, since the server ends."""
+_HEADERS: Final = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
     "content-type": "text/plain; charset=utf-8",
 }
+_S: Final = 1_000_000_000
+_CLIENTS_MAX: Final = 10_000
+_BODY_S: Final = 10.0
+"""How long a body may take to come."""
+
+
+class RejectedError(CopiesWhole, Exception):
+    """A request is not taken.
+
+    Attributes:
+        status: of the answer.
+        why: one of few words, for counters.
+        headers: of the answer: those given, and `retry-after`, in seconds, where there is one.
+
+    """
+
+    def __init__(
+        self,
+        status: int,
+        why: str,
+        text: str = "",
+        retry_after: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(text or why)
+        self.status = status
+        self.why = why
+        self.headers = dict(headers or {})
+        if retry_after is not None:
+            self.headers["retry-after"] = str(retry_after)
+
+
+class Limits:
+    """How many requests a second are taken, over all and of each client; None: not limited."""
+
+    def __init__(self, rate: int | None, client_rate: int | None = None) -> None:
+        self.rate = rate
+        self._client_rate = client_rate
+        self._busy_ns = 0
+        self._clients: dict[str, int] = {}
+
+    def check(self, scope: Scope, now_ns: int) -> None:
+        """Raise `RejectedError` where it is one too many."""
+        if self._client_rate is not None:
+            client = str((scope.get("client") or [""])[0])
+            busy_ns = _taken(self._clients.get(client, 0), self._client_rate, now_ns)
+            self._clients.pop(client, None)
+            self._clients[client] = busy_ns  # the last one in the order of the dict
+            if len(self._clients) > _CLIENTS_MAX:
+                del self._clients[next(iter(self._clients))]
+        if self.rate is not None:
+            self._busy_ns = _taken(self._busy_ns, self.rate, now_ns)
+
+
+def _taken(busy_ns: int, rate: int, now_ns: int) -> int:
+    """Return until when what was taken is enough, one more included: for a second at most."""
+    busy_ns = max(busy_ns, now_ns) + _S // rate
+    if busy_ns > now_ns + _S:
+        raise RejectedError(429, "rate", "too many requests", 1)
+    return busy_ns
 
 
 class Application:
@@ -61,18 +121,30 @@ class Application:
         """Answer a request; raises `RejectedError`."""
         raise NotImplementedError
 
+    async def _respond_health(
+        self, send: Send, failure: str | None, headers: Mapping[str, str], well: str = "ok"
+    ) -> None:
+        """Say whether it works: 200, or 503 and why not."""
+        await self._respond(send, 503 if failure else 200, headers, failure or well)
+
     async def _respond(
         self, send: Send, status: int, headers: Mapping[str, str], body: str | bytes = b""
     ) -> None:
         """Send a whole answer; a text gets a line's end."""
-        self.statuses[status] += 1
         if isinstance(body, str):  # a name in the request, or of a file, may be no UTF-8
             body = f"{body}\n".encode(errors="backslashreplace")
-        found = {**HEADERS, **headers}
-        if status != 204:
-            found["content-length"] = str(len(body))
-        await send({"type": "http.response.start", "status": status, "headers": raw(found)})
+        size = {} if status == 204 else {"content-length": str(len(body))}
+        await self._begin(send, status, {**headers, **size})
         await send({"type": "http.response.body", "body": body})
+
+    async def _begin(self, send: Send, status: int, headers: Mapping[str, str]) -> None:
+        """Send the status and the headers of an answer."""
+        self.statuses[status] += 1
+        raw = [
+            (name.encode("latin-1"), text.encode("latin-1"))
+            for name, text in {**_HEADERS, **headers}.items()
+        ]
+        await send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -91,11 +163,6 @@ class Application:
                 return
 
 
-def raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Return headers as ASGI has them."""
-    return [(name.encode("latin-1"), text.encode("latin-1")) for name, text in headers.items()]
-
-
 def headers_of(scope: Scope) -> dict[str, str]:
     """Return the headers; of one that is there twice, both, with a comma."""
     found: dict[str, str] = {}
@@ -105,16 +172,8 @@ def headers_of(scope: Scope) -> dict[str, str]:
     return found
 
 
-async def read_body(
-    headers: Mapping[str, str], receive: Receive, bytes_max: int, timeout: float
-) -> bytes:
-    """Return a request's body.
-
-    Args:
-        headers: of the request.
-        receive: of ASGI.
-        bytes_max: its size at most, in bytes.
-        timeout: how long it may take to come, in seconds.
+async def read_body(headers: Mapping[str, str], receive: Receive, bytes_max: int) -> bytes:
+    """Return a request's body, which may have so many bytes, and takes 10 s at most.
 
     Raises:
         RejectedError: it is compressed, too large or too slow, or the client has gone.
@@ -130,7 +189,7 @@ async def read_body(
         raise too_large
     parts, size = [], 0
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(_BODY_S):
             while True:
                 event = await receive()
                 if event["type"] != "http.request":
@@ -144,5 +203,5 @@ async def read_body(
                     return b"".join(parts)
     except TimeoutError:
         # After a 413 the server reads on for a while instead: see serving.py.
-        said, close = f"the body took more than {timeout:g} s", {"connection": "close"}
+        said, close = f"the body took more than {_BODY_S:g} s", {"connection": "close"}
         raise RejectedError(408, "slow", said, headers=close) from None

@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote
@@ -12,9 +13,23 @@ from urllib.parse import parse_qs, unquote
 from p2pmsg.checks import check, check_fields, checked, shown
 from p2pmsg.errors import MessageError, P2PError
 from p2pmsg.http.access import Access
+from p2pmsg.http.asgi import (
+    ENDING,
+    UNREAD,
+    Application,
+    Limits,
+    Receive,
+    RejectedError,
+    Scope,
+    Send,
+    headers_of,
+    read_body,
+)
+from p2pmsg.http.bodies import value_of
 from p2pmsg.http.encoding import KEEP_ALIVE, Format, encode_event, encode_id, loss_fields
 from p2pmsg.http.fanout import Fanout, Member, View
 from p2pmsg.http.positions import Key, read_positions, write_positions
+from p2pmsg.http.publishing import AnyPublisher, Publishing
 from p2pmsg.http.resume import Resume
 from p2pmsg.http.upstream import RangePool, Upstream, range_of
 from p2pmsg.json_text import to_json
@@ -22,21 +37,6 @@ from p2pmsg.peers.settings import check_name, check_topics
 from p2pmsg.publisher.requests import matches
 from p2pmsg.stats import Stats
 from p2pmsg.topics import check_topic
-from p2pmsg.webhooks.asgi import (
-    HEADERS,
-    UNREAD,
-    Application,
-    Receive,
-    Scope,
-    Send,
-    headers_of,
-    raw,
-    read_body,
-)
-from p2pmsg.webhooks.bodies import value_of
-from p2pmsg.webhooks.intake import Limits
-from p2pmsg.webhooks.publishing import AnyPublisher, Publishing
-from p2pmsg.webhooks.schemes import RejectedError
 from transports.hiding import hiding
 from transports.own_log import own_log as _log
 
@@ -49,8 +49,6 @@ _POLL_MAX_S: Final = 0.16
 _OWN: Final = ("/", "/health", "/health/streams", "/stats")
 _TOPICS_MAX: Final = 64
 _FIELDS_MAX: Final = 200
-_BODY_S: Final = 10.0
-"""How long a body may take to come."""
 BODY_BYTES_MAX: Final = 2**20
 """Size of a body that is published. A message may take up to three times as much."""
 _KEEP_ALIVE_S: Final = 15.0
@@ -177,7 +175,7 @@ class Gateway(Application):
         self._access = Access(tokens, query_token=query_token, hosts=hosts, origins=origins)
         self._name = check_name(name)
         self._config = config or GatewayConfig()
-        self._limits = Limits(self._config.rate, None)
+        self._limits = Limits(self._config.rate)
         self._fanout = Fanout(self._config.buffer_bytes, secrets.token_hex(8))
         self._upstream: Upstream | None = None
         self._pool = RangePool(self._endpoints, self._config.resume_timeout, security)
@@ -220,7 +218,10 @@ class Gateway(Application):
             self._publishing.threads.shutdown(wait=False)
 
     def stop(self) -> None:
-        """End all event streams, so that the server can stop; called in the server's event loop."""
+        """End all event streams, so that a server can stop; called in its event loop.
+
+        One of `make_server` does this by itself.
+        """
         self._closing = True
         self._pool.stop()
         self._wake()
@@ -247,8 +248,7 @@ class Gateway(Application):
         if path in _OWN and method not in ("GET", "HEAD"):
             raise RejectedError(405, "method", "GET it", headers={"allow": "GET, HEAD, OPTIONS"})
         if path in ("/health", "/health/streams"):
-            failure = self._unhealthy(posts=path == "/health")
-            await self._respond(send, 503 if failure else 200, cross, failure or "ok")
+            await self._respond_health(send, self._unhealthy(posts=path == "/health"), cross)
             return
         if path == "/":
             page = resources.files("p2pmsg.http").joinpath("page.html").read_bytes()
@@ -273,7 +273,7 @@ class Gateway(Application):
         if method == "GET":
             await self._follow(topics, scope, query, cross, receive, send)
         elif method == "POST":
-            await self._post(topics, headers, query, cross, receive, send)
+            await self._post(topics, scope, query, cross, receive, send)
         else:
             allow = "GET, OPTIONS" if self._publisher is None else "GET, OPTIONS, POST"
             what = "GET follows a topic, POST publishes"
@@ -287,7 +287,7 @@ class Gateway(Application):
         return failing and f"nothing can be published: {failing}; streams are served"
 
     async def _post(
-        self, topics: tuple[str, ...], headers: Mapping[str, str], query: Mapping[str, list[str]],
+        self, topics: tuple[str, ...], scope: Scope, query: Mapping[str, list[str]],
         cross: Mapping[str, str], receive: Receive, send: Send,
     ) -> None:  # fmt: skip
         """Publish a body: JSON, text or bytes, by its content type."""
@@ -295,8 +295,9 @@ class Gateway(Application):
             raise RejectedError(403, "publish", "nothing can be published here: see --publish")
         if len(topics) != 1 or topics[0].endswith("*"):
             raise RejectedError(400, "topic", "one topic is needed")
-        self._limits.check("", time.monotonic_ns())
-        body = await read_body(headers, receive, BODY_BYTES_MAX, _BODY_S)
+        self._limits.check(scope, time.monotonic_ns())
+        headers = headers_of(scope)
+        body = await read_body(headers, receive, BODY_BYTES_MAX)
         value, key = value_of(headers, body), next(iter(query.get("key", ())), None)
         sequence = await self._publishing.run(
             lambda: self._publisher.publish(topics[0], value, key=key)
@@ -323,22 +324,20 @@ class Gateway(Application):
             raise RejectedError(503, "closed", "it is not running", 1)
         if self._counts.connections >= self._config.connections_max:
             raise RejectedError(503, "connections", "there are too many connections", 5)
-        self.statuses[200] += 1
         self._counts.connections += 1
         self._counts.opened += 1
         self._counts.resumed += positions is not None
         # One that began here when there was no stream goes on as if it had stayed.
         begun = self._fanout.begun if given == self._fanout.beginning else {}
-        member = Member(resumed=bool(given) and given != self._fanout.beginning)
-        view = self._fanout.enter(topics, form, member)
         wake = asyncio.Event()
-        member.on_cut = lambda: self._on_cut(member, wake)
+        resumed = bool(given) and given != self._fanout.beginning
+        member = Member(partial(self._on_cut, wake), resumed=resumed)
+        view = self._fanout.enter(topics, form, member)
         self._wakes[wake] = None
-        watcher = asyncio.ensure_future(_gone(receive, wake))
+        watcher = asyncio.ensure_future(self._watch(scope, receive, wake))
         try:
-            started = {**HEADERS, **cross, "content-type": "text/event-stream; charset=utf-8",
-                       "x-accel-buffering": "no"}  # fmt: skip
-            await send({"type": "http.response.start", "status": 200, "headers": raw(started)})
+            kind = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
+            await self._begin(send, 200, {**cross, **kind})
             await _write(send, b"retry: %d\n\n" % _RETRY_MS)
             if positions is not None:
                 await self._resume(view, member, Resume(positions, begun), send, watcher)
@@ -373,9 +372,17 @@ class Gateway(Application):
             except TimeoutError:
                 await _write(send, KEEP_ALIVE)
 
-    def _on_cut(self, member: Member, wake: asyncio.Event) -> None:
+    def _on_cut(self, wake: asyncio.Event, reason: str) -> None:
         self._counts.slow += 1
-        _log.info("http: a connection was cut off: %s", member.reason)
+        _log.info("http: a connection was cut off: %s", reason)
+        wake.set()
+
+    async def _watch(self, scope: Scope, receive: Receive, wake: asyncio.Event) -> None:
+        """Wait until the client has gone, or the server ends."""
+        while (await receive())["type"] != "http.disconnect" and not scope.get(ENDING):
+            pass
+        if scope.get(ENDING):
+            self.stop()
         wake.set()
 
     async def _resume(
@@ -443,13 +450,6 @@ class Gateway(Application):
         lost = loss_fields(topic, session, resume.positions[key], None, reason)
         resume.forget(key)
         return encode_event("loss", lost, write_positions(resume.positions, view.topics))
-
-
-async def _gone(receive: Receive, wake: asyncio.Event) -> None:
-    """Wait until the client has gone."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    wake.set()
 
 
 async def _write(send: Send, data: bytes) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from h11 import IDLE, SEND_RESPONSE
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from p2pmsg.webhooks.asgi import UNREAD
+from p2pmsg.http.asgi import ENDING, UNREAD
 
 
 class ImpatientProtocol(H11Protocol):  # type: ignore[misc,unused-ignore]
@@ -60,8 +60,11 @@ class ImpatientProtocol(H11Protocol):  # type: ignore[misc,unused-ignore]
         super().resume_writing()
 
     def shutdown(self) -> None:
-        """Close, at once where the client reads nothing."""
+        """Close, at once where the client reads nothing; an application sees that it is to end."""
         super().shutdown()
+        if self.cycle is not None:
+            self.cycle.scope[ENDING] = True
+            self.cycle.message_event.set()
         if "writing" in self._timers:
             self.transport.abort()
 
