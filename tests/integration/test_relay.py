@@ -212,7 +212,10 @@ def test_a_relay_is_killed_and_goes_on_on_its_log(
     assert 4000 <= following <= (6000 if with_publisher else 4000)
     late = make_subscriber(endpoint, start="earliest")
     assert take(late, 4000) == list(range(4000))
-    assert late.stats().publishers == [publisher.name]
+    if with_publisher:
+        eventually(lambda: late.stats().publishers == [publisher.name])
+    else:  # a relay that is killed may not have brought a name to its disk yet
+        assert late.stats().publishers in ([publisher.name], [""])
     if with_publisher:
         assert take(subscriber, 2000) == list(range(4000, 6000))
         assert take(late, 2000) == list(range(4000, 6000))

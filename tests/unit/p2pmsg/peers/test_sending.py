@@ -37,12 +37,12 @@ def long_slice(monkeypatch):
     monkeypatch.setattr(sending, "SLICE_NS", 10**9)
 
 
-def outgoing_of(sender, **options):
+def outgoing_of(sender, clock=time.monotonic_ns, **options):
     core = PublisherCore(
         name="p", session=1, recovery="tcp://127.0.0.1:1", config=PublisherConfig(**options),
         now_ns=0,
     )  # fmt: skip
-    return core, Outgoing(core, sender, time.monotonic_ns)
+    return core, Outgoing(core, sender, clock)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_beyond_its_bounds_nothing_is_taken(size, count, where):
 
 
 def test_what_waits_is_sent_before_anything_is_refused():
-    core, outgoing = outgoing_of(Sender(space=10**6))
+    core, outgoing = outgoing_of(Sender(space=10**6), clock=lambda: 0)
     core.outbox.extend([b""] * UNSENT_FRAMES_MAX)
     outgoing.make_space(bounded=True)
     assert len(outgoing._sender.sent) == UNSENT_FRAMES_MAX
