@@ -38,6 +38,7 @@ class Unanswered:
         says_at_once: whether a warning is logged when something was found. False: `say` does it.
         datagrams: whether groups are watched, too; there is nobody to connect to.
         has_keys: whether it connects with keys; what comes of those, the connections report.
+        in_memory: whether endpoints are names on a network in memory: nothing is looked at.
 
     Attributes:
         found: what was found, by endpoint; "" where all is well, or nothing is known.
@@ -57,6 +58,7 @@ class Unanswered:
         says_at_once: bool = True,
         datagrams: bool = False,
         has_keys: bool = False,
+        in_memory: bool = False,
     ) -> None:
         self._expected = expected
         self._usual = f"a ZeroMQ {usual} socket is there"
@@ -69,7 +71,8 @@ class Unanswered:
         self._waiting = {
             index: due_ns
             for index, endpoint in enumerate(endpoints)
-            if endpoint.scheme in ("tcp", "ipc") or (datagrams and endpoint.is_datagram)
+            if not in_memory
+            and (endpoint.scheme in ("tcp", "ipc") or (datagrams and endpoint.is_datagram))
         }
         self._early = set(self._waiting) if first_ns > EARLY_NS else set()
         self._loud_ns = [0] * len(self._endpoints)

@@ -42,6 +42,8 @@ class Link:
     """How many frames may be in flight or wait."""
     arrived: "Callable[[Link, bytes], bool]"
     """Takes a frame at its target; returns whether it waits there."""
+    breaks: "MemoryClient | None" = None
+    """Whose connection ends with a frame that is lost, as one of TCP does. None: it goes on."""
     connected: bool = True
     """False forever once the connection is cut; another connection has other links."""
     in_flight: int = 0
@@ -543,8 +545,9 @@ class MemoryRecoveryServer(MemoryServer):
         self._joined += 1
         requester = b"\x00" + self._joined.to_bytes(4, "big")
         space_frames = min(self.queue_frames, client.queue_frames)
-        request = Link("request", client.name, self.endpoint, space_frames, self._arrived)
-        reply = Link("reply", self.endpoint, client.name, space_frames, client._arrived)
+        breaks = client if client.keeps_all else None
+        request = Link("request", client.name, self.endpoint, space_frames, self._arrived, breaks)
+        reply = Link("reply", self.endpoint, client.name, space_frames, client._arrived, breaks)
         self._requesters[request] = requester
         self._replies[requester] = reply
         return request, reply
@@ -560,12 +563,19 @@ class MemoryRecoveryServer(MemoryServer):
 
 
 class MemoryRecoveryClient(MemoryClient):
-    """A subscriber's end of the recovery channel."""
+    """A subscriber's end of the recovery channel.
+
+    With `keeps_all` each frame arrives, once and in order, or the connection ends, as over TCP: so
+    it is for jobs and requests.
+    """
 
     channel = "recovery"
 
-    def __init__(self, endpoint: str | Endpoint, **options: Any) -> None:
+    def __init__(
+        self, endpoint: str | Endpoint, *, keeps_all: bool = False, **options: Any
+    ) -> None:
         super().__init__(endpoint, **options)
+        self.keeps_all = keeps_all
         self.malformed = 0
         self._unsent: deque[bytes] = deque()
 
@@ -594,7 +604,7 @@ class MemoryRecoveryClient(MemoryClient):
         """Take up a connection; called by the network."""
         self._server = server
         self._links = server._attach(self)
-        while self._unsent and not self._links[0].is_full:
+        while self._unsent and self._links and not self._links[0].is_full:
             self._network.transfer(self._links[0], self._unsent.popleft())
         # The server's bound may be lower than this one; what it has no space for is lost.
         self._unsent.clear()

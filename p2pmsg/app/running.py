@@ -17,6 +17,7 @@ from p2pmsg.app.sources import Source
 from p2pmsg.app.threads import HandlerThreads
 from p2pmsg.checks import is_async
 from p2pmsg.errors import HandlerError
+from p2pmsg.peers.network import here
 from transports.own_log import own_log as _log
 
 _CANCELLED_S: Final = 1.0
@@ -119,11 +120,7 @@ class Run:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopped.wait()
-        except TimeoutError:
-            pass
+        await here().pause(seconds, self._stopped)
 
     async def keep(self, letter: DeadLetter, event: Event, error: Exception) -> None:
         """Keep a dead letter."""

@@ -17,6 +17,7 @@ from p2pmsg.message import Message
 from p2pmsg.peers.handling import is_wanted
 from p2pmsg.peers.loop.responder import Responder
 from p2pmsg.peers.loop.subscriber import Subscriber
+from p2pmsg.peers.network import here
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.running import acknowledge
 from p2pmsg.requests.responder_engine import EXPIRED, LEFT
@@ -572,15 +573,15 @@ class TimerSource(Source):
         self.tasks = [asyncio.create_task(self._tick(run))]
 
     async def _tick(self, run: Runtime) -> None:
-        now = asyncio.get_running_loop().time
-        due = now() + (0.0 if self._at_start else self._seconds)
+        now_ns = here().now_ns
+        due = now_ns() / 1e9 + (0.0 if self._at_start else self._seconds)
         while True:
-            await run.pause(due - now())
+            await run.pause(due - now_ns() / 1e9)
             if run.stopping:
                 return
             self._handler.received += 1
             await self._handler.handle(Event("timer", self._handler.name), run)
-            late = max(0.0, now() - due)  # ticks that were missed are left out
+            late = max(0.0, now_ns() / 1e9 - due)  # ticks that were missed are left out
             due += self._seconds * (late // self._seconds + 1)
 
 

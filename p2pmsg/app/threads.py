@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from p2pmsg.checks import check_result
+from p2pmsg.peers.network import here
 
 T = TypeVar("T")
 _END: Final = None
@@ -46,7 +47,8 @@ class HandlerThreads:
             name = f"p2pmsg-handler-{self._started}"
             threading.Thread(target=self._work, args=[loop], name=name, daemon=True).start()
         self._calls.put((future, lambda: context.run(call)))
-        return await future
+        with here().at_work():
+            return await future
 
     async def call(self, name: str, call: Callable[[], Any], *, is_async: bool = False) -> Any:
         """Return what a user's function returned: called here where it is async, else in a thread.

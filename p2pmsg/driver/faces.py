@@ -254,6 +254,8 @@ class LoopFace(NotCopied):
 
     def __del__(self) -> None:
         driver = getattr(self, "_driver", None)
-        if driver is not None and not driver.stopping and not sys.is_finalizing():
+        if driver is None or self._network.in_memory:
+            return
+        if not driver.stopping and not sys.is_finalizing():
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
             self.close_now()

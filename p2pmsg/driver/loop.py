@@ -67,6 +67,10 @@ class TurnDriver:
         if threading.get_ident() != self._thread:
             raise RuntimeError(f"{self.peer.name} was made in one thread and is used in another")
 
+    def running_loop(self) -> asyncio.AbstractEventLoop | None:
+        """Return the event loop in which it is used; None where that is the caller's own."""
+        return None
+
     def wake(self) -> None:
         """Have a turn taken soon."""
 
@@ -207,6 +211,10 @@ class LoopDriver(TurnDriver):
         if self._upkeep is not None:
             self._keep_up(self._upkeep)
         self.wake()
+
+    def running_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop in which the peer was made."""
+        return self.loop
 
     def check_caller(self) -> None:
         """Raise `RuntimeError` where the caller is not in the loop in which the peer was made."""

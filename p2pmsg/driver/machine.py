@@ -1,15 +1,26 @@
 """Which drivers give peers their turns here; a test has others."""
 
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg.driver.peer import Peer
 
 if TYPE_CHECKING:
+    import asyncio
+
     from p2pmsg.driver.loop import LoopDriver, ManualDriver
 
 
 class Machine:
-    """Threads and event loops of the machine. A network in memory has drivers of its own."""
+    """Threads and event loops of the machine. A network in memory has drivers of its own.
+
+    Attributes:
+        in_memory: whether all is: peers have no descriptors to be closed, and no threads; what
+            those would do is done in their turns.
+
+    """
+
+    in_memory = False
 
     def thread_driver(self, peer: Peer) -> Any:
         """Return what drives a peer for code without an event loop, to be started."""
@@ -28,3 +39,15 @@ class Machine:
         except RuntimeError:
             return ManualDriver(peer)
         return LoopDriver(peer)
+
+    async def pause(self, seconds: float, until: "asyncio.Event") -> None:
+        """Wait so long, or until an event."""
+        import asyncio
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await until.wait()
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Return what is entered while a task waits for a thread's work."""
+        return nullcontext()

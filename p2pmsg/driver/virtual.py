@@ -1,7 +1,8 @@
 """The driver for a network in memory, whose time passes, from event to event, while calls wait."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -191,9 +192,19 @@ class VirtualDriver(EventDriver):
 
     A call that waits lets the network's time pass until its wait is over, one without a limit 60 s
     of it at most.
+
+    Args:
+        peer: opened, on a network in memory.
+        network: whose time passes.
+        turns: let it pass.
+
     """
 
     may_wait = True
+
+    def __init__(self, peer: Peer, network: Time, turns: "Turns") -> None:
+        super().__init__(peer, network)
+        self._turns = turns
 
     def run(self, verb: Verb[R]) -> R:
         """Run a verb to its end, and let time pass where it waits.
@@ -225,16 +236,16 @@ class VirtualDriver(EventDriver):
 
     def _wait(self, wait: Wait) -> bool:
         """Let time pass until a wait is over; return whether it is ready."""
-        network, now_ns = self._network, self.now_ns
-        end_ns = now_ns() + ENDLESS_NS if wait.deadline_ns is None else wait.deadline_ns
-        if end_ns > now_ns():
+        now_ns = self.now_ns()
+        end_ns = now_ns + ENDLESS_NS if wait.deadline_ns is None else wait.deadline_ns
+        if end_ns > now_ns:
             self.wake()  # what the call has begun is to be sent
-        while not (is_ready := bool(self.section.run(wait.ready))):
-            if self.stopping or now_ns() >= end_ns:
-                break
-            due_ns = network.next_ns
-            network.run_until(end_ns if due_ns is None else min(due_ns, end_ns))
-        return is_ready
+
+        def is_over() -> bool:
+            return self.stopping or bool(self.section.run(wait.ready))
+
+        self._turns.let_pass(is_over, end_ns)
+        return bool(self.section.run(wait.ready))
 
 
 class VirtualLoopDriver(EventDriver):
@@ -250,6 +261,12 @@ class VirtualLoopDriver(EventDriver):
     def __init__(self, peer: Peer, network: Time, turns: "Turns") -> None:
         super().__init__(peer, network)
         self._turns = turns
+
+    def running_loop(self) -> asyncio.AbstractEventLoop | None:
+        """Return the event loop that runs."""
+        with suppress(RuntimeError):
+            return asyncio.get_running_loop()
+        return None
 
     def must_rest(self) -> bool:
         """Return True: tasks take turns also where messages are always there."""
@@ -326,7 +343,41 @@ class Turns:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[asyncio.Future[None], tuple[Callable[[], bool], int | None]] = {}
         self._handle: asyncio.Handle | None = None
-        self._rest_ns = self._left = 0
+        self._rest_ns = self._left = self._working = 0
+        self._home: asyncio.AbstractEventLoop | None = None
+
+    def let_pass(self, is_so: Callable[[], bool], end_ns: int) -> bool:
+        """Let time pass until `is_so()`, or a time; return whether it is.
+
+        Tasks of `in_background` go on meanwhile.
+        """
+        network = self._network
+        if self._home is not None:
+            return self._home.run_until_complete(self.wait_until(is_so, end_ns))
+        while not is_so() and network.clock.now_ns < end_ns:
+            due_ns = network.next_ns
+            network.run_until(end_ns if due_ns is None else min(due_ns, end_ns))
+        return is_so()
+
+    @contextmanager
+    def in_background(self) -> Iterator[asyncio.AbstractEventLoop]:
+        """Have an event loop whose tasks go on while code without asyncio lets time pass."""
+        with asyncio.Runner() as runner:
+            before, self._home = self._home, self._home or runner.get_loop()
+            try:
+                yield self._home
+            finally:
+                self._home = before
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Let no time pass, while a thread works."""
+        self._working += 1
+        try:
+            yield
+        finally:
+            self._working -= 1
+            self.stir()
 
     async def wait_until(self, is_so: Callable[[], bool], end_ns: int | None) -> bool:
         """Wait until `is_so()`, or a time of the network's clock; return whether it is."""
@@ -366,6 +417,8 @@ class Turns:
         if loop is not self._loop:
             return
         self._handle = None
+        if self._working:
+            return
         self._left -= 1
         if self._left < 0:
             self._left = _PASSES

@@ -3,13 +3,12 @@
 import asyncio
 import inspect
 import threading
-import time
 from collections.abc import Awaitable
 from typing import Any, Self
 
 from p2pmsg.checks import check, is_async
 from p2pmsg.driver.faces import LoopFace, ThreadFace
-from p2pmsg.driver.loop import LoopDriver
+from p2pmsg.peers.network import here
 from p2pmsg.peers.responder import CLOSED, ResponderPeer
 from p2pmsg.requests.responder_engine import CURRENT, Work
 from transports.own_log import own_log as _log
@@ -19,7 +18,7 @@ _JOIN_S = 5.0
 
 def is_wanted() -> bool:
     """Whether anybody waits for what the current task, or thread, works on."""
-    return not CURRENT.get().is_over(time.monotonic_ns())
+    return not CURRENT.get().is_over(here().now_ns())
 
 
 class ThreadServing(ThreadFace):
@@ -60,8 +59,13 @@ class ThreadServing(ThreadFace):
         self._driver.run(self._peer.serve())
 
     def _start(self) -> Self:
-        self._driver.section.run(self._peer.engine.check_usable)
-        if self._served_by is None:
+        engine = self._peer.engine
+        self._driver.section.run(engine.check_usable)
+        if self._network.in_memory:
+            if not engine.served_by:
+                self._driver.section.run(engine.begin_serving, threading.get_ident())
+                self._driver.wake()
+        elif self._served_by is None:
             self._served_by = self._thread_for(self._serve_aside)
             self._served_by.start()
         return self
@@ -121,13 +125,14 @@ class LoopServing(LoopFace):
         return True
 
     def _begin_task(self, work: Work, result: Awaitable[Any]) -> None:
-        driver = self._driver
-        if not isinstance(driver, LoopDriver):
+        loop = self._driver.running_loop()
+        if loop is None:
             if inspect.iscoroutine(result):
                 result.close()
             raise TypeError(f"the handler of {work.topic!r} is async, for which asyncio has to run")
-        driver.section.run(self._peer.engine.limit, work.topic)  # it may not have been seen of it
-        task = driver.loop.create_task(self._handle(work, result))
+        limit = self._peer.engine.limit
+        self._driver.section.run(limit, work.topic)  # it may not have been seen of it
+        task = loop.create_task(self._handle(work, result))
         self._tasks.add(task)
         task.add_done_callback(self._end_task)
 
@@ -176,9 +181,9 @@ class LoopServing(LoopFace):
 
     def close_now(self) -> None:
         """Close without waiting for what is at work, also where its event loop has ended."""
-        driver = self._driver
-        driver.stop()
-        if isinstance(driver, LoopDriver) and not driver.loop.is_closed():
+        self._driver.stop()
+        loop = self._driver.running_loop()
+        if loop is not None and not loop.is_closed():
             for task in self._tasks:
                 task.cancel()
 

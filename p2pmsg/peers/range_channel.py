@@ -283,7 +283,7 @@ class RangeChannel:
         self._line = line
         self._unanswered = Unanswered(
             "publisher", [place.endpoint], now_ns=now_ns, first_ns=self._first_ns,
-            has_keys=self._security is not None,
+            has_keys=self._security is not None, in_memory=self._network.in_memory,
         )  # fmt: skip
         self._on_sockets()
 

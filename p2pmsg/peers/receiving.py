@@ -89,7 +89,7 @@ class Receiving:
         self._unwatched: list[transports.RecoveryClient | MoldClient] = []
         self._unanswered = Unanswered(
             "publisher", endpoints, now_ns=self._now_ns(), datagrams=True,
-            has_keys=security is not None,
+            has_keys=security is not None, in_memory=network.in_memory,
         )  # fmt: skip
         self._missing_topics = MissingTopics(core.topics)
         self._keys_due_ns = self._refusal_due_ns = self._ends_due_ns = self._every_due_ns = 0

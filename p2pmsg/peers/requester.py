@@ -69,7 +69,7 @@ class RequesterPeer(Peer):
         self._reconnects_logged = [Rarely() for _ in self.endpoints]
         self.unanswered = Unanswered(
             "responder", self.endpoints, now_ns=self.now_ns(), usual="ROUTER", first_ns=0,
-            says_at_once=False, has_keys=self._has_keys,
+            says_at_once=False, has_keys=self._has_keys, in_memory=network.in_memory,
         )  # fmt: skip
         self._clients: list[transports.QueueClient] = []
         try:

@@ -274,7 +274,7 @@ class ResponderBase:
                 security,
                 self._answer,
                 network,
-                is_in_loop=self._is_in_loop,
+                is_in_loop=self._is_in_loop or network.in_memory,
             )
         )
 

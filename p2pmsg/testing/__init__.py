@@ -16,6 +16,7 @@ from p2pmsg.testing.virtual import VirtualNetwork
 from p2pmsg.testing.virtual_peers import (
     VirtualAioPublisher,
     VirtualAioSubscriber,
+    VirtualProcess,
     VirtualPublisher,
     VirtualRelay,
     VirtualSubscriber,
@@ -32,6 +33,7 @@ __all__ = [
     "VirtualAioPublisher",
     "VirtualAioSubscriber",
     "VirtualNetwork",
+    "VirtualProcess",
     "VirtualPublisher",
     "VirtualRelay",
     "VirtualSubscriber",

@@ -1,12 +1,15 @@
 """What a simulated process has of its machine: memory sockets, a clock moved by hand, a seed."""
 
+import asyncio
+import re
+from contextlib import AbstractContextManager
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Protocol, TypeVar
 
 import transports
 from p2pmsg.driver.peer import Peer
-from p2pmsg.driver.virtual import EventDriver, Turns, VirtualDriver, VirtualLoopDriver
+from p2pmsg.driver.virtual import EventDriver, VirtualDriver, VirtualLoopDriver
 from p2pmsg.peers.network import Network
 from p2pmsg.publisher.served import PYTHON_MEMORY
 from p2pmsg.testing.memory_group import MemoryGroupReceiver, MemoryGroupSender
@@ -21,6 +24,7 @@ WALL_NS = 1_700_000_000 * 10**9
 
 
 _JOBS_MAX: Final = 100_000
+_ODD: Final = re.compile(r"\W+")
 
 
 class _Closes(Protocol):
@@ -31,15 +35,21 @@ S = TypeVar("S", bound=_Closes)
 D = TypeVar("D", bound=EventDriver)
 
 
+def place_of(endpoint: transports.Endpoint) -> str:
+    """Return the memory endpoint that stands for one of another kind."""
+    if endpoint.scheme == "memory":
+        return str(endpoint)
+    return f"memory://{_ODD.sub('-', endpoint.address)}"
+
+
 class Host(Network):
     """The `Network` of a simulated process, through all its incarnations.
 
-    A group's endpoint, of `udp://`, is that of the publisher's memory socket here.
+    Endpoints of all kinds are names here, of memory sockets.
 
     Args:
         network: carries the frames, and has the clock.
         name: of the process; its sockets are named after it.
-        turns: let time pass while tasks wait, where there are tasks.
 
     Attributes:
         incarnation: how often it died.
@@ -49,7 +59,9 @@ class Host(Network):
 
     frame_memory = PYTHON_MEMORY
 
-    def __init__(self, network: FaultyNetwork, name: str, turns: Turns | None = None) -> None:
+    in_memory = True
+
+    def __init__(self, network: FaultyNetwork, name: str) -> None:
         clock = network.clock
         self.now_ns = lambda: clock.now_ns
         self.wall_ns = lambda: WALL_NS + clock.now_ns
@@ -62,21 +74,20 @@ class Host(Network):
         self._opened: list[_Closes] = []
         self._names: list[str] = []
         self._drivers: list[EventDriver] = []
-        self._turns = turns
 
     def publishing_endpoint(self, *, multicast: bool) -> str:
         """Return where a publisher on this host publishes."""
         place = f"memory://{self._name}"
         if not multicast:
             return place
-        groups, security = self._network.groups, self._network.security
-        endpoint = f"udp://239.0.0.{1 + len(groups)}:5000"
-        groups[endpoint] = place
-        return endpoint if security is None else f"{endpoint}?key={security.keys.public_text}"
+        owners, security = self._network.owners, self._network.security
+        group = transports.parse_endpoint(f"udp://239.0.0.{1 + len(owners)}:5000")
+        self._bound(group)
+        return str(group) if security is None else f"{group}?key={security.keys.public_text}"
 
     def take_forged(self, data: bytes, *, spoofed: bool = False, endpoint: str = "") -> None:
         """Have the sockets of a multicast, of `endpoint`'s alone, take a stranger's datagram."""
-        place = self._network.groups.get(endpoint.partition("?")[0], "")
+        place = place_of(transports.parse_endpoint(endpoint)) if endpoint else ""
         for one in self._opened:
             if isinstance(one, MemoryGroupSender):
                 one.take_forged(data)
@@ -95,24 +106,32 @@ class Host(Network):
 
     def thread_driver(self, peer: Peer) -> VirtualDriver:
         """Do as `Machine.thread_driver`: time passes while it waits."""
-        return self.drive(VirtualDriver(peer, self._network))
+        return self.drive(VirtualDriver(peer, self._network, self._network.turns))
 
     def loop_driver(self, peer: Peer) -> Any:
         """Do as `Machine.loop_driver`: time passes while all tasks wait."""
-        assert self._turns is not None
-        return self.drive(VirtualLoopDriver(peer, self._network, self._turns))
+        return self.drive(VirtualLoopDriver(peer, self._network, self._network.turns))
+
+    async def pause(self, seconds: float, until: "asyncio.Event") -> None:
+        """Do as `Machine.pause`, by the network's time."""
+        await self._network.turns.wait_for(until.is_set, seconds)
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Do as `Machine.at_work`: no time passes meanwhile."""
+        return self._network.turns.at_work()
 
     def drive(self, driver: D) -> D:
         """Have a driver take a turn whenever something has come; return it."""
         self._drivers.append(driver)
         return driver
 
-    def kill(self) -> None:
+    def kill(self) -> list[EventDriver]:
         """End all that is here, as when a process ends; another incarnation opens what is next.
 
-        What was on its way is lost.
+        What was on its way is lost. It returns the drivers of the peers that were here.
         """
-        for driver in self._drivers:
+        ended, self._drivers = self._drivers, []
+        for driver in ended:
             driver.kill()
         for one in self._opened:
             one.close()
@@ -120,9 +139,9 @@ class Host(Network):
             self._network.receivers.pop(name, None)
         self._opened.clear()
         self._names.clear()
-        self._drivers.clear()
         self.disk.kill()
         self.incarnation += 1
+        return ended
 
     def log_store(self, config: LogConfig) -> MemoryStore:
         """Do as `Network.log_store`."""
@@ -136,9 +155,9 @@ class Host(Network):
         self, endpoint: transports.Endpoint, *, queue_frames: int, welcome: bytes = b"", **_: Any
     ) -> MemorySender:
         """Do as `Network.sender`."""
-        sockets = self._network.sockets
+        place, sockets = self._bound(endpoint), self._network.sockets
         return self._kept(
-            MemorySender(endpoint, network=sockets, queue_frames=queue_frames, welcome=welcome)
+            MemorySender(place, network=sockets, queue_frames=queue_frames, welcome=welcome)
         )
 
     def recovery_server(
@@ -146,7 +165,7 @@ class Host(Network):
     ) -> MemoryRecoveryServer:
         """Do as `Network.recovery_server`; each incarnation has another place, as by port 0."""
         made = MemoryRecoveryServer(
-            f"{endpoint}.{self.incarnation}",
+            f"{self._bound(endpoint)}.{self.incarnation}",
             network=self._network.sockets,
             queue_frames=queue_frames,
         )
@@ -158,27 +177,42 @@ class Host(Network):
         """Do as `Network.receiver`."""
         name, sockets = self._next_name(), self._network.sockets
         return self._kept(
-            MemoryReceiver(endpoint, network=sockets, queue_frames=queue_frames, name=name), name
+            MemoryReceiver(
+                place_of(endpoint), network=sockets, queue_frames=queue_frames, name=name
+            ),
+            name,
         )
 
     def recovery_client(
-        self, endpoint: transports.Endpoint, *, queue_frames: int, **_: Any
+        self,
+        endpoint: transports.Endpoint,
+        *,
+        queue_frames: int,
+        keeps_all: bool = False,
+        **_: Any,
     ) -> MemoryRecoveryClient:
         """Do as `Network.recovery_client`."""
         name, sockets = self._next_name(), self._network.sockets
         return self._kept(
-            MemoryRecoveryClient(endpoint, network=sockets, queue_frames=queue_frames, name=name),
+            MemoryRecoveryClient(
+                place_of(endpoint),
+                network=sockets,
+                queue_frames=queue_frames,
+                name=name,
+                keeps_all=keeps_all,
+            ),
             name,
         )
 
     def queue_server(self, endpoint: transports.Endpoint, **_: Any) -> MemoryRecoveryServer:
         """Do as `Network.queue_server`."""
-        made = MemoryRecoveryServer(endpoint, network=self._network.sockets, queue_frames=_JOBS_MAX)
+        place, sockets = self._bound(endpoint), self._network.sockets
+        made = MemoryRecoveryServer(place, network=sockets, queue_frames=_JOBS_MAX)
         return self._kept(made, made.endpoint)
 
     def queue_client(self, endpoint: transports.Endpoint, **_: Any) -> MemoryRecoveryClient:
         """Do as `Network.queue_client`."""
-        return self.recovery_client(endpoint, queue_frames=_JOBS_MAX)
+        return self.recovery_client(endpoint, queue_frames=_JOBS_MAX, keeps_all=True)
 
     def busy_wait(self, *_: Any) -> transports.BusyWait:
         """Do as `Network.busy_wait`: it never looks, as no time passes meanwhile."""
@@ -186,8 +220,7 @@ class Host(Network):
 
     def group_sender(self, endpoint: transports.Endpoint) -> MemoryGroupSender:
         """Do as `Network.group_sender`."""
-        place = self._network.groups[str(endpoint.without_key())]
-        made = MemoryGroupSender(self._network, place, 1 + self.incarnation)
+        made = MemoryGroupSender(self._network, self._bound(endpoint), 1 + self.incarnation)
         return self._kept(made, made.answers)
 
     def group_receiver(
@@ -196,11 +229,21 @@ class Host(Network):
         """Do as `Network.group_receiver`."""
         made = MemoryGroupReceiver(
             self._network,
-            self._network.groups[str(endpoint.without_key())],
+            place_of(endpoint),
             self._next_name(),
             buffer_bytes=buffer_bytes,
         )
         return self._kept(made, *made.names)
+
+    def _bound(self, endpoint: transports.Endpoint) -> str:
+        """Return the place of what is bound on this host; one for each port 0."""
+        if endpoint.scheme == "memory":
+            return str(endpoint)
+        if endpoint.has_port and not endpoint.port:
+            return f"memory://{self._name}/{endpoint.scheme}-{len(self._opened)}"
+        place = place_of(endpoint)
+        self._network.owners[place] = self._name
+        return place
 
     def _next_name(self) -> str:
         return f"{self._name}/{self.incarnation}/{len(self._opened)}"

@@ -15,6 +15,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
+from p2pmsg.driver.virtual import Turns
 from p2pmsg.multicast.run import is_sealed
 from p2pmsg.multicast.seal import OpeningKey, Secret, key_id
 from p2pmsg.security import Security
@@ -24,13 +25,15 @@ from p2pmsg.wire import FrameError, Kind
 from recovery import MemoryCursorStore
 from recovery.checks import to_ns
 from transports import CurveKeys, MemoryNetwork
-from transports.memory import Link
+from transports.memory import Link, MemoryClient
 
 MS = 1_000_000
 _NOBODY = "no file of known peers"
 _SEAL_HEADER_BYTES = 16
 _PORT_BYTES = 4
 """What follows each datagram; see `memory_group`."""
+_AWAY_S = 0.1
+"""How long a connection that broke takes to be there again."""
 _REORDERING_S = 0.01
 """How much longer a frame takes at most that others may overtake."""
 
@@ -48,7 +51,8 @@ class FaultyNetwork:
             after its receiver has worked on it; None after `heal`.
         watchers: called with the link and the bytes of each frame that is not lost otherwise; it
             is lost where one returns True. `heal` ends them.
-        groups: the endpoints in memory of `udp://` groups.
+        owners: on whose host the memory endpoints are bound that stand for others.
+        turns: let time pass while callers, or tasks, wait.
         security: of all peers, where groups are sealed; their connections have no keys here.
         cursors: the files of cursors, by name.
         secrets: return with which keys publishers seal, so that kinds of frames are known.
@@ -70,7 +74,8 @@ class FaultyNetwork:
         self.lost = 0
         self.answered_bytes = 0
         self._log = log
-        self.groups: dict[str, str] = {}
+        self.owners: dict[str, str] = {}
+        self.turns = Turns(self)
         self.security: Security | None = None
         if options.multicast in ("sealed", "signed"):
             self.security = Security(CurveKeys.new(), _NOBODY)
@@ -162,15 +167,27 @@ class FaultyNetwork:
             link.lose()
             if self._log is not None:
                 self._log("    lost")
+            if link.breaks is not None:
+                self._break(link.breaks)
             return
         if self.options.bytes_per_s:
-            path = name_of(link.source), name_of(link.target)
+            path = self.name_of(link.source), self.name_of(link.target)
             waiting = self._slow.setdefault(path, deque())
             waiting.append((link, frame))
             if len(waiting) == 1:
                 self._carry(waiting)
         else:
             self._send_off(link, frame)
+
+    def _break(self, client: MemoryClient) -> None:
+        """End a connection that has lost something; it is made again a little later."""
+
+        def connect() -> None:
+            if not client.closed:
+                client.connect()
+
+        client.disconnect()
+        self.after(_AWAY_S, connect)
 
     def _carry(self, waiting: deque[tuple[Link, bytes]]) -> None:
         """Have a slow path carry the first frame that waits; what a cut link had takes no time."""
@@ -191,14 +208,14 @@ class FaultyNetwork:
         arrival_ns = self.clock.now_ns + self._delay_ns
         if self._spread_ns:
             arrival_ns += int(rng.random() * self._spread_ns)
-        options = self.options
-        if options.reordering and rng.random() < options.reordering:
+        options, is_tcp = self.options, link.breaks is not None
+        if options.reordering and not is_tcp and rng.random() < options.reordering:
             arrival_ns += to_ns(rng.random() * _REORDERING_S)
         else:
             arrival_ns = max(arrival_ns, self._latest.get(link, 0))
             self._latest[link] = arrival_ns
         self.at(arrival_ns, self._arrive, link, frame)
-        if options.duplication and rng.random() < options.duplication:
+        if options.duplication and not is_tcp and rng.random() < options.duplication:
             again_ns = to_ns(rng.random() * _REORDERING_S)
             self.at(arrival_ns + again_ns, self._arrive, link, frame)
 
@@ -221,13 +238,18 @@ class FaultyNetwork:
                 return kind_of(opening.open(datagram))
         return "SEALED"
 
+    def name_of(self, socket: str) -> str:
+        """Return whose socket that is: `memory://p0.recovery` belongs to `p0`, `s1/0` to `s1`."""
+        place = socket.removeprefix("memory://").partition("/")[0].partition(".")[0]
+        return self.owners.get(f"memory://{place}", place)
+
     def _is_parted(self, link: Link) -> bool:
         if not (self._partitions or self._one_way):
             return False
         sockets = (link.source, link.target)
         if link.kind == "request":
             sockets = (link.target, link.source)
-        publisher, subscriber = map(name_of, sockets)
+        publisher, subscriber = map(self.name_of, sockets)
         if link.kind == "data" and self.is_one_way(publisher, subscriber):
             return True
         return self._partitions.get((publisher, subscriber), 0) > self.clock.now_ns
@@ -250,8 +272,3 @@ def kind_of(frame: bytes) -> str:
     """Return the name of a frame's kind."""
     at = frame.index(b"\0") + 4
     return Kind(frame[at]).name
-
-
-def name_of(socket: str) -> str:
-    """Return whose socket that is: `memory://p0.recovery` belongs to `p0`, `s1/0` to `s1`."""
-    return socket.removeprefix("memory://").partition("/")[0].partition(".")[0]

@@ -25,7 +25,7 @@ class SimulatedDriver(VirtualDriver):
     may_wait = False
 
     def __init__(self, peer: Peer, network: FaultyNetwork, on_turn: Callable[[], object]) -> None:
-        super().__init__(peer, network)
+        super().__init__(peer, network, network.turns)
         self._on_turn = on_turn
 
     def _take_turn(self) -> None:

@@ -12,7 +12,6 @@ from typing import Any, Final, Literal
 
 from p2pmsg.checks import at_least, checked
 from p2pmsg.config import OnGap, PublisherConfig, SubscriberConfig
-from p2pmsg.driver.virtual import Turns
 from p2pmsg.message import T_co
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.typed import OnInvalid
@@ -20,12 +19,14 @@ from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.invariants import has_all_of_relay, knows_all
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.options import NetworkOptions
+from p2pmsg.testing.running import Running, Service
 from p2pmsg.testing.virtual_peers import (
     ENDLESS_S,
     PublisherProcess,
     Upstream,
     VirtualAioPublisher,
     VirtualAioSubscriber,
+    VirtualProcess,
     VirtualPublisher,
     VirtualRelay,
     VirtualSubscriber,
@@ -111,9 +112,9 @@ class VirtualNetwork:
             subscriber=SubscriberConfig(queue_frames=_QUEUE_FRAMES, repair_timeout=repair_timeout),
         )
         self.frames = FaultyNetwork(options, None)
-        self.turns = Turns(self.frames)
         self._options = options
         self._began_ns = self.clock.now_ns
+        self._processes = 0
         self.publishers: list[AnyPublisher] = []
         self.subscribers: list[AnySubscriber] = []
         self.relays: list[VirtualRelay] = []
@@ -128,21 +129,26 @@ class VirtualNetwork:
         """How long this network has run, in seconds of its clock."""
         return (self.clock.now_ns - self._began_ns) / 1e9
 
-    def publisher(self, *, config: PublisherConfig | None = None) -> VirtualPublisher:
+    def publisher(
+        self, endpoint: str = "", *, config: PublisherConfig | None = None
+    ) -> VirtualPublisher:
         """Add a publisher.
 
         Args:
+            endpoint: where it is bound, a name of any scheme. Default: one of its own.
             config: its settings. Default: as `p2pmsg.Publisher` has them, but with frames of 1 KiB,
                 so that few messages make several frames, some of which are lost.
 
         """
-        made = VirtualPublisher(self, **self._about_publisher(config))
+        made = VirtualPublisher(self, endpoint, **self._about_publisher(config))
         self.publishers.append(made)
         return made
 
-    def aio_publisher(self, *, config: PublisherConfig | None = None) -> VirtualAioPublisher:
-        """Add a publisher with the names of `p2pmsg.aio.Publisher`; `config` as for `publisher`."""
-        made = VirtualAioPublisher(self, **self._about_publisher(config))
+    def aio_publisher(
+        self, endpoint: str = "", *, config: PublisherConfig | None = None
+    ) -> VirtualAioPublisher:
+        """Add a publisher with the names of `p2pmsg.aio.Publisher`; else as `publisher`."""
+        made = VirtualAioPublisher(self, endpoint, **self._about_publisher(config))
         self.publishers.append(made)
         return made
 
@@ -296,7 +302,7 @@ class VirtualNetwork:
 
         """
         at_least("seconds", seconds, 0)
-        self.frames.run_until(self.clock.now_ns + to_ns(seconds))
+        self.frames.turns.let_pass(lambda: False, self.clock.now_ns + to_ns(seconds))
         self.stir()
 
     async def sleep(self, seconds: float) -> None:
@@ -307,7 +313,7 @@ class VirtualNetwork:
 
         """
         at_least("seconds", seconds, 0)
-        await self.turns.wait_for(lambda: False, seconds)
+        await self.frames.turns.wait_for(lambda: False, seconds)
 
     async def aio_drain(self, timeout: float = _DRAIN_S) -> None:
         """Do as `drain`, while other tasks go on.
@@ -320,7 +326,7 @@ class VirtualNetwork:
 
         """
         at_least("timeout", timeout, 0)
-        if not await self.turns.wait_for(self._is_drained, timeout):
+        if not await self.frames.turns.wait_for(self._is_drained, timeout):
             raise TimeoutError(f"not everything came within {timeout} s of the network's time")
 
     def drain(self, timeout: float = _DRAIN_S) -> None:
@@ -338,12 +344,46 @@ class VirtualNetwork:
         if not self.wait_until(self._is_drained, timeout):
             raise TimeoutError(f"not everything came within {timeout} s of the network's time")
 
+    def process(self, name: str = "") -> VirtualProcess:
+        """Add a process, for peers that your own code makes; see `VirtualProcess`.
+
+        Args:
+            name: of the process. Default: "process-0", and so on.
+
+        """
+        self._processes += 1
+        return VirtualProcess(self.frames, name or f"process-{self._processes - 1}")
+
+    def running(self, service: Service, process: VirtualProcess | None = None) -> Running:
+        """Return what runs a service within its `with` block, or `async with`: a `p2pmsg.App`.
+
+        ::
+
+            orders = network.publisher("tcp://orders:5556")
+            with network.running(app):
+                orders.wait_for_subscribers(1)
+                orders.publish("orders", {"quantity": 3})
+                network.advance(0.5)
+
+        Its handlers, timers and retries go by the network's time; no time passes while a plain
+        function runs in a thread. What `serve` raises is raised at the end of the block.
+
+        Args:
+            service: has `async def serve()`, and `stop()`, which ends it.
+            process: in which its peers are. Default: one of its own.
+
+        """
+        return Running(self.frames.turns, service, process or self.process())
+
     def partition(
-        self, publisher: Upstream, subscriber: AnySubscriber | VirtualRelay, seconds: float
+        self,
+        publisher: Upstream | VirtualProcess,
+        subscriber: AnySubscriber | VirtualRelay | VirtualProcess,
+        seconds: float,
     ) -> None:
         """Let nothing pass between `publisher` and `subscriber` for `seconds` from now on.
 
-        A relay may be either.
+        A relay may be either, and so may a process.
 
         Raises:
             ConfigError: `seconds` is not a number of at least 0.
@@ -361,7 +401,7 @@ class VirtualNetwork:
 
     def stir(self) -> None:
         """Have tasks look again that wait without a limit; all calls here do so by themselves."""
-        self.turns.stir()
+        self.frames.turns.stir()
 
     def wait_until(self, is_so: Callable[[], bool], timeout: float = ENDLESS_S) -> bool:
         """Let time pass until `is_so()`; return whether it is.
@@ -371,11 +411,7 @@ class VirtualNetwork:
             timeout: at most so long, in seconds of the network's clock. Default 60.0.
 
         """
-        end_ns = self.clock.now_ns + to_ns(timeout)
-        while not is_so() and self.clock.now_ns < end_ns:
-            due_ns = self.frames.next_ns
-            self.frames.run_until(end_ns if due_ns is None else min(due_ns, end_ns))
-        return is_so()
+        return self.frames.turns.let_pass(is_so, self.clock.now_ns + to_ns(timeout))
 
     def _is_drained(self) -> bool:
         for publisher in self.publishers:

@@ -2,13 +2,14 @@
 
 import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Literal, NoReturn, Protocol
+from typing import Any, Final, Literal, NoReturn, Protocol, Self
 
 from p2pmsg.config import OnGap, SubscriberConfig
 from p2pmsg.driver.peer import Peer
-from p2pmsg.driver.virtual import ENDLESS_NS, Turns
+from p2pmsg.driver.virtual import ENDLESS_NS
 from p2pmsg.errors import ClosedError
 from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.peers.loop.publisher import Publisher as LoopPublisher
@@ -35,22 +36,71 @@ class World(Protocol):
     """What peers need of the network that they are on."""
 
     frames: FaultyNetwork
-    turns: Turns
 
     @property
     def now(self) -> float:
         """How long the network has run, in seconds."""
 
-    def wait_until(self, is_so: Callable[[], bool], timeout: float = ENDLESS_S) -> bool:
-        """Let time pass until `is_so()`, at most `timeout` seconds; return whether it is."""
+
+class VirtualProcess:
+    """A process on a `VirtualNetwork`: peers that are made in its `with` block are on that network.
+
+    ::
+
+        shop = network.process("shop")
+        with shop:
+            responder = p2pmsg.Responder("tcp://shop:5560", {"price": price_of}).start()
+        with network.process():
+            requester = p2pmsg.Requester("tcp://shop:5560")
+        assert requester.request("price", "ACME") == 17
+        shop.kill()
+
+    They are the same peers, up to their sockets: of threads, or of asyncio. Endpoints are names,
+    which need not exist. While a call waits, the network's time passes; one without a limit waits
+    for 60 s of it. Pools of threads, and sockets of your own, are not on the network.
+
+    Attributes:
+        process_name: as given.
+
+    """
+
+    def __init__(self, frames: FaultyNetwork, name: str) -> None:
+        self.process_name = name
+        self._frames = frames
+        self._host = Host(frames, name)
+        self._within: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> Self:
+        self._within.append(on(self._host))
+        self._within[-1].__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._within.pop().__exit__(None, None, None)
+
+    def kill(self) -> None:
+        """End it as by SIGKILL, with all its peers; calls of those raise `ClosedError`.
+
+        What is made in another `with` block of it is of the same process, started again.
+        """
+        for driver in self._host.kill():
+            driver.peer.abandon()
+            driver.section.end(partial(_refuse, driver.peer.name))
+        self._frames.turns.stir()
+
+    def __repr__(self) -> str:
+        return f"<VirtualProcess {self.process_name}>"
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ClosedError(name, "it has crashed")
 
 
 class Process:
     """What the virtual peers have in common: each is a process of its own.
 
     Attributes:
-        process_name: of the process; its sockets have it in their names.
-        host: its sockets, clock and chance.
+        process: in which it is.
         is_dead: whether it has crashed, and was not restarted.
 
     """
@@ -63,10 +113,14 @@ class Process:
 
     def _live_on(self, world: World, process: str, /, *arguments: Any, **options: Any) -> None:
         """Be made, as a process on a host of its own."""
-        self._world, self.process_name = world, process
-        self.host = Host(world.frames, process, world.turns)
-        with on(self.host):
+        self._world, self.process = world, VirtualProcess(world.frames, process)
+        with self.process:
             super().__init__(*arguments, **options)
+
+    @property
+    def process_name(self) -> str:
+        """The name of the process; its sockets have it in theirs."""
+        return self.process.process_name
 
     def _open(self, make: Callable[[], Peer]) -> None:
         """Open as the faces do, and again in each incarnation."""
@@ -88,10 +142,7 @@ class Process:
         if self._driver.stopping:
             return
         self.is_dead = True
-        self.host.kill()
-        self._peer.abandon()
-        self._driver.section.end(self._refuse)
-        self._world.turns.stir()
+        self.process.kill()
 
     def restart(self) -> None:
         """Come back after `crash`.
@@ -103,15 +154,9 @@ class Process:
             self.is_dead = False
             self._remake()
 
-    def _refuse(self) -> NoReturn:
-        raise ClosedError(self._peer.name, "it has crashed")
-
     def __repr__(self) -> str:
         state = " crashed" if self.is_dead else " closed" if self.is_closed else ""
         return f"<{type(self).__name__} {self.process_name}{state}>"
-
-    def __del__(self) -> None:
-        """Do nothing: it has no sockets but in memory."""
 
 
 class PublisherProcess(Process, PublisherBase):
@@ -119,13 +164,14 @@ class PublisherProcess(Process, PublisherBase):
 
     Args:
         world: the network.
+        endpoint: where it is bound; "": at its name.
         name: of the process.
         options: as of `p2pmsg.Publisher`.
 
     """
 
-    def __init__(self, world: World, name: str, **options: Any) -> None:
-        self._live_on(world, name, f"memory://{name}", name=name, **options)
+    def __init__(self, world: World, endpoint: str, *, name: str, **options: Any) -> None:
+        self._live_on(world, name, endpoint or f"memory://{name}", name=name, **options)
 
     @property
     def core(self) -> PublisherCore | None:
@@ -164,7 +210,7 @@ class PublisherProcess(Process, PublisherBase):
 
         """
         sequence = super().publish(topic, value, key, timestamp_ns, headers)
-        self._world.turns.stir()
+        self._world.frames.turns.stir()
         return sequence
 
     def publish_many(
@@ -188,7 +234,7 @@ class PublisherProcess(Process, PublisherBase):
 
         """
         sequences = super().publish_many(topic, values, keys, timestamps_ns)
-        self._world.turns.stir()
+        self._world.frames.turns.stir()
         return sequences
 
 

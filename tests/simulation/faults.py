@@ -14,7 +14,6 @@ from p2pmsg.config import (
     SubscriberConfig,
 )
 from p2pmsg.testing import NetworkOptions, SimulatedPublisher, SimulatedSubscriber, Simulation
-from p2pmsg.testing.network import name_of
 from transports.memory import Link
 
 _JOIN_KINDS = frozenset({"WELCOME", "PROBE", "ECHO", "DATA", "JOINED", "CURSOR"})
@@ -142,7 +141,7 @@ class Faults:
         rng = simulation.network.rng
         if kind not in _JOIN_KINDS or rng.random() >= self.join_kills:
             return
-        ends = {name_of(source), name_of(target)}
+        ends = {*map(simulation.network.name_of, (source, target))}
         receivers = [*simulation.relays, *simulation.subscribers]
         if kind == "DATA" and not any(
             one.core is not None and any(not peer.joined for peer in one.core.peers.values())
@@ -172,7 +171,7 @@ def narrow(
 
     def is_lost(link: Link, frame: bytes) -> bool:
         is_datagram = link.kind == "data" or ".answers" in link.source + link.target
-        is_between = {name_of(link.source), name_of(link.target)} == ends
+        is_between = {*map(network.name_of, (link.source, link.target))} == ends
         return len(frame) > largest and is_datagram and is_between
 
     def end() -> None:

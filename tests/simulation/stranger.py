@@ -12,7 +12,6 @@ from p2pmsg.multicast.run import is_sealed
 from p2pmsg.multicast.seal import CIPHERS, OpeningKey, SealingKey, make_secret
 from p2pmsg.multicast.signing import BlockSigner, SignedSealingKey
 from p2pmsg.testing import SimulatedPublisher, Simulation
-from p2pmsg.testing.network import name_of
 from p2pmsg.wire import FrameError, Kind
 from p2pmsg.wire import control_frame as _frame
 from transports import MemoryRecoveryClient, TransportError
@@ -67,9 +66,9 @@ class Stranger:
 
     def _hear(self, link: Link, frame: bytes) -> bool:
         if link.kind == "data":
-            self._heard[name_of(link.source), True].append(frame[:-_PORT_BYTES])
+            self._heard[self._network.name_of(link.source), True].append(frame[:-_PORT_BYTES])
         elif ".answers" in link.target:  # what it sends again comes after the first one
-            heard = self._heard[name_of(link.target), False]
+            heard = self._heard[self._network.name_of(link.target), False]
             later = self._network.options.delay[1] + _OVERTAKEN_S
             self._network.after(later, heard.append, frame[:-_PORT_BYTES])
         return False

@@ -18,10 +18,10 @@ def network():
     return FaultyNetwork(NetworkOptions(), None)
 
 
-def opened(network, make=VirtualDriver, *more):
+def opened(network, make=VirtualDriver, turns=None):
     peer = LetterBox()
     peer.now_ns = lambda: network.clock.now_ns
-    driver = make(peer, network, *more)
+    driver = make(peer, network, turns or network.turns)
     driver.start()
     return driver
 
