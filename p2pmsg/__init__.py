@@ -7,8 +7,9 @@ The names here are what most programs need; `p2pmsg.aio` has those for asyncio. 
 subject: `p2pmsg.config`, `p2pmsg.errors`, `p2pmsg.stats`, `p2pmsg.message`, `p2pmsg.frames`,
 `p2pmsg.log`, `p2pmsg.queue`, `p2pmsg.requests`, `p2pmsg.relay`, `p2pmsg.reader`, `p2pmsg.bridge`,
 `p2pmsg.security`, `p2pmsg.moldudp64`, `p2pmsg.metrics`, `p2pmsg.statsd`, `p2pmsg.app`,
-`p2pmsg.webhooks`, `p2pmsg.testing`. Each is imported when it is first used: a program pays for what
-it uses.
+`p2pmsg.http`, `p2pmsg.webhooks`, `p2pmsg.testing`, `p2pmsg.codec`; packages that build upon this
+one take `p2pmsg.toolkit`, as its own do. Each is imported when it is first used: a program pays for
+what it uses.
 """
 
 from p2pmsg import ctrl_c  # first: the command `p2pmsg` may be interrupted at any moment
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from p2pmsg import config as config
     from p2pmsg import errors as errors
     from p2pmsg import frames as frames
+    from p2pmsg import http as http
     from p2pmsg import log as log
     from p2pmsg import message as message
     from p2pmsg import metrics as metrics
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from p2pmsg import security as security
     from p2pmsg import stats as stats
     from p2pmsg import statsd as statsd
+    from p2pmsg import toolkit as toolkit
     from p2pmsg import webhooks as webhooks
     from p2pmsg.app import App as App
     from p2pmsg.bridge import Bridge as Bridge
@@ -121,8 +124,9 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 _SUBMODULES = {
-    "aio", "app", "bridge", "config", "errors", "frames", "log", "message", "metrics", "moldudp64",
-    "queue", "reader", "relay", "requests", "security", "stats", "statsd", "testing", "webhooks",
+    "aio", "app", "bridge", "codec", "config", "errors", "frames", "http", "log", "message",
+    "metrics", "moldudp64", "queue", "reader", "relay", "requests", "security", "stats", "statsd",
+    "testing", "toolkit", "webhooks",
 }  # fmt: skip
 
 del ctrl_c

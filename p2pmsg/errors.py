@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import transports
-from recovery import Loss
+from recovery import Loss as Loss
 from recovery import LossReason as LossReason
 from recovery import errors as recovery_errors
 from recovery._copied import CopiesWhole

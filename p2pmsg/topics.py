@@ -43,6 +43,14 @@ class ByTopic(Generic[V]):
         return next(fitting, self._otherwise)
 
 
+def matches(topic: str, patterns: Sequence[str]) -> bool:
+    """Whether `topic` is one of `patterns`, each a topic or a prefix with a `*` after it."""
+    return any(
+        topic.startswith(pattern[:-1]) if pattern.endswith("*") else topic == pattern
+        for pattern in patterns
+    )
+
+
 def overlaps(pattern: str, patterns: Sequence[str]) -> bool:
     """Whether a topic may fit `pattern` and one of `patterns`: topics, or prefixes and `*`."""
     return any(_overlap(pattern, one) for one in patterns)

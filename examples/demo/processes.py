@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from p2pmsg.errors import P2PError
-from transports.signals import defer_signals
+from p2pmsg.toolkit import defer_signals
 
 Event = dict[str, Any]
 _LAUNCH = f"from {__package__}.child import main; main()"

@@ -4,10 +4,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from p2pmsg import codec
+from p2pmsg import Publisher, codec
 from p2pmsg.config import PublisherConfig
-from p2pmsg.peers.threads.publisher import Publisher
-from recovery.log import LogConfig
+from p2pmsg.log import LogConfig
 
 from .child import emit, next_command
 from .plan import TOPICS, Plan

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, astuple, dataclass
 
-from p2pmsg import codec
+from p2pmsg import Subscriber, codec
 from p2pmsg.errors import LossReport
 from p2pmsg.message import MessageBatch
-from p2pmsg.peers.threads.subscriber import Subscriber
 from p2pmsg.stats import SubscriberStats
-from p2pmsg.testing.kernel_loss import lose_datagrams
+from p2pmsg.testing import lose_datagrams
 
 from .bars import compute_bars
 from .child import emit

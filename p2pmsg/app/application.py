@@ -9,8 +9,7 @@ from operator import attrgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import transports
-from p2pmsg.aio import Puller
+from p2pmsg.aio import Puller, Responder, Subscriber
 from p2pmsg.app.handler import Handler, HandlerStats, Middleware
 from p2pmsg.app.parameters import name_of, parameters_of
 from p2pmsg.app.policy import OnError
@@ -24,16 +23,22 @@ from p2pmsg.app.sources import (
     WorkerSource,
 )
 from p2pmsg.app.wakeup import woken_by_signals
-from p2pmsg.checks import at_least, check, checked, shown, whole
-from p2pmsg.driver.stop_signals import StopSignals
-from p2pmsg.errors import ClosedError, ConfigError, translated
-from p2pmsg.peers.loop.responder import Responder
-from p2pmsg.peers.loop.subscriber import Subscriber
-from p2pmsg.peers.settings import check_endpoints, check_topics
-from p2pmsg.subscriber.policy import GapPolicy
+from p2pmsg.errors import ClosedError, ConfigError
+from p2pmsg.toolkit import (
+    GapPolicy,
+    StopSignals,
+    at_least,
+    check,
+    check_endpoints,
+    check_topics,
+    checked,
+    parse_endpoint,
+    shown,
+    whole,
+)
 
 if TYPE_CHECKING:
-    from p2pmsg.security.settings import Security
+    from p2pmsg.security import Security
 
 F = TypeVar("F", bound=Callable[..., Any])
 _OWN: Final = ("commit", "commit_interval")
@@ -250,8 +255,7 @@ class App:
             ConfigError: as for `subscriber`; the topic has a handler already.
 
         """
-        with translated():
-            place = str(transports.parse_endpoint(endpoint))
+        place = str(parse_endpoint(endpoint))
         _check_options(Responder, options, ("endpoint", "handlers", "tasks_max"))
         _check_concurrency(concurrency)
 

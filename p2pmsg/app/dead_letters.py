@@ -4,13 +4,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
+from p2pmsg.aio import Publisher, Pusher
 from p2pmsg.app.events import Event
 from p2pmsg.app.policy import DeadLetter
 from p2pmsg.config import PublisherConfig, SubscriberConfig
-from p2pmsg.peers.loop.publisher import Publisher
-from p2pmsg.peers.loop.pusher import Pusher
-from p2pmsg.queue.config import FRAME_BYTES_MAX, PusherConfig
-from p2pmsg.queue.running import reason_of
+from p2pmsg.queue import FRAME_BYTES_MAX, PusherConfig, reason_of
 
 _IN_FLIGHT_MAX: Final = 100_000
 _ERROR_CHARACTERS_MAX: Final = 16_384

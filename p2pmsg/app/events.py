@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from p2pmsg.message import Message
-from p2pmsg.queue.job import Job
+from p2pmsg.queue import Job
 
 Kind = Literal["message", "job", "request", "timer"]
 

@@ -10,13 +10,12 @@ from p2pmsg.app.events import Event, Kind
 from p2pmsg.app.parameters import Parameters, name_of, plan
 from p2pmsg.app.policy import DeadLetter, OnError, parse
 from p2pmsg.app.threads import AWAIT, HandlerThreads
-from p2pmsg.checks import check_result, is_async
 from p2pmsg.errors import HandlerError, InvalidValueError
-from p2pmsg.queue.running import reason_of
-from p2pmsg.requests.responder_engine import LEFT
+from p2pmsg.queue import reason_of
+from p2pmsg.requests import LEFT
 from p2pmsg.stats import Stats
-from p2pmsg.trouble import Rarely
-from transports.own_log import own_log as _log
+from p2pmsg.toolkit import Rarely, check_result, is_async
+from p2pmsg.toolkit import own_log as _log
 
 Next = Callable[[Event], Awaitable[Any]]
 Middleware = Callable[[Next, Event], Awaitable[Any]]

@@ -12,11 +12,10 @@ from typing import Any, Final
 
 from p2pmsg import codec
 from p2pmsg.app.events import Event, Kind, Request
-from p2pmsg.checks import is_async, makes_values
-from p2pmsg.errors import ConfigError, InvalidValueError
+from p2pmsg.errors import ConfigError
 from p2pmsg.message import Message
-from p2pmsg.queue.job import Job
-from p2pmsg.subscriber.typed import Misfit
+from p2pmsg.queue import Job
+from p2pmsg.toolkit import converted, is_async, makes_values
 
 _CONTEXT: Final[dict[Kind, tuple[str, type]]] = {
     "message": ("message", Message),
@@ -49,11 +48,7 @@ class Parameters:
         """Return a decoded value as the handler wants it; raise `InvalidValueError`."""
         if self.value_type is None:
             return value
-        try:
-            return codec.convert(value, self.value_type)
-        except Exception as error:  # a type of the user's may raise anything
-            misfit = Misfit(value, error)
-            raise InvalidValueError("the event", misfit.path, misfit.reason) from error
+        return converted(value, self.value_type, "the event")
 
     def arguments(self, event: Event, app: object) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments for an event."""

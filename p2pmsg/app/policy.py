@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from p2pmsg.app.events import Event
-from p2pmsg.checks import at_least, check, check_fields, check_runs
-from p2pmsg.topics import check_topic
+from p2pmsg.toolkit import at_least, check, check_fields, check_runs, check_topic
 
 _WORDS = ("log", "retry", "dead_letter", "stop")
 

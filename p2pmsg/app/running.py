@@ -15,10 +15,9 @@ from p2pmsg.app.parameters import name_of
 from p2pmsg.app.policy import DeadLetter
 from p2pmsg.app.sources import Source
 from p2pmsg.app.threads import HandlerThreads
-from p2pmsg.checks import is_async
 from p2pmsg.errors import HandlerError
-from p2pmsg.peers.network import here
-from transports.own_log import own_log as _log
+from p2pmsg.toolkit import here, is_async
+from p2pmsg.toolkit import own_log as _log
 
 _CANCELLED_S: Final = 1.0
 """How long a handler that was cancelled may still take."""

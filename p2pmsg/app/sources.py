@@ -7,26 +7,19 @@ from contextlib import AsyncExitStack
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from p2pmsg.aio import Puller
+from p2pmsg.aio import Puller, Responder, Subscriber
 from p2pmsg.app.events import Event, Request
 from p2pmsg.app.handler import Handler, Runtime
 from p2pmsg.app.order import NO_KEY, WINDOW_MAX, Entry, InOrder, KeyQueue
-from p2pmsg.checks import check, whole
 from p2pmsg.errors import InvalidValueError, SecurityError, SessionEndedError
 from p2pmsg.message import Message
-from p2pmsg.peers.handling import is_wanted
-from p2pmsg.peers.loop.responder import Responder
-from p2pmsg.peers.loop.subscriber import Subscriber
-from p2pmsg.peers.network import here
-from p2pmsg.queue.job import Job
-from p2pmsg.queue.running import acknowledge
-from p2pmsg.requests.responder_engine import EXPIRED, LEFT
-from p2pmsg.subscriber.policy import GapPolicy
-from p2pmsg.topics import check_topic
-from transports.own_log import own_log as _log
+from p2pmsg.queue import Job, acknowledge
+from p2pmsg.requests import EXPIRED, LEFT, is_wanted
+from p2pmsg.toolkit import GapPolicy, check, check_topic, here, whole
+from p2pmsg.toolkit import own_log as _log
 
 if TYPE_CHECKING:
-    from p2pmsg.security.settings import Security
+    from p2pmsg.security import Security
 
 _SLICE_NS: Final = 2_000_000
 _SLICE_MIN_NS: Final = 100_000

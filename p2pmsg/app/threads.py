@@ -8,8 +8,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
-from p2pmsg.checks import check_result
-from p2pmsg.peers.network import here
+from p2pmsg.toolkit import check_result, here
 
 T = TypeVar("T")
 _END: Final = None

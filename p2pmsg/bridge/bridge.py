@@ -12,24 +12,26 @@ from p2pmsg.bridge.config import BridgeConfig, Codec, TopicAt
 from p2pmsg.bridge.ends import SLICE_S, Batch, Written
 from p2pmsg.bridge.opening import Wishes, open_ends
 from p2pmsg.bridge.stats import BridgeStats
-from p2pmsg.checks import checked, shown, time_to_wait
-from p2pmsg.driver.lifecycle import (
+from p2pmsg.errors import translated
+from p2pmsg.toolkit import (
     ClosesItself,
+    Rarely,
     check_process,
+    checked,
     close_at_exit,
     close_in_children,
+    shown,
+    time_to_wait,
     was_closed,
 )
-from p2pmsg.errors import translated
-from p2pmsg.trouble import Rarely
-from transports.own_log import own_log as _log
+from p2pmsg.toolkit import own_log as _log
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from p2pmsg.config import CursorConfig
-    from p2pmsg.security.settings import Security
-    from recovery.log import LogConfig
+    from p2pmsg.log import LogConfig
+    from p2pmsg.security import Security
 
 _DRAIN_S: Final = 0.5
 """At close: so long at most what has come already is passed on."""

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from p2pmsg.checks import check, check_fields
-from p2pmsg.topics import check_topic
+from p2pmsg.toolkit import check, check_fields, check_topic
 
 TOPICS_AT: Final = ("part", "prefix", "none")
 CODECS: Final = ("bytes", "json", "msgpack")

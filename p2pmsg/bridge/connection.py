@@ -3,9 +3,9 @@
 import time
 from typing import TYPE_CHECKING, Final, Union
 
-from p2pmsg.trouble import Rarely
+from p2pmsg.toolkit import Rarely
+from p2pmsg.toolkit import own_log as _log
 from transports import Endpoint, describe_peer
-from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from transports.sp_plain import SpPlainSocket

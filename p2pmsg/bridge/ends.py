@@ -7,13 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from p2pmsg import Publisher, Puller, Pusher, Subscriber
 from p2pmsg.errors import LogFailedError, MessageError, SecurityError, SendQueueFullError
-from p2pmsg.peers.threads.publisher import Publisher
-from p2pmsg.peers.threads.puller import Puller
-from p2pmsg.peers.threads.pusher import Pusher
-from p2pmsg.peers.threads.subscriber import Subscriber
-from p2pmsg.queue.job import Job
-from p2pmsg.trouble import Trouble
+from p2pmsg.queue import Job
+from p2pmsg.toolkit import Trouble
 
 SLICE_S: Final = 0.1
 """So long a wait lasts until it is looked whether the bridge is to stop."""

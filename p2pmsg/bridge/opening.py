@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from p2pmsg import Publisher, Puller, Pusher, Requester, Subscriber
 from p2pmsg.bridge.config import (
     ANSWER_S,
     COMMIT_INTERVAL_S,
@@ -32,23 +33,18 @@ from p2pmsg.bridge.request_ends import (
 )
 from p2pmsg.bridge.sequences import Sequences
 from p2pmsg.bridge.shapes import Reader, Writer
-from p2pmsg.checks import check
 from p2pmsg.driver.lifecycle import zmq_context
 from p2pmsg.errors import ConfigError, MissingExtraError
-from p2pmsg.peers.threads.publisher import Publisher
-from p2pmsg.peers.threads.puller import Puller
-from p2pmsg.peers.threads.pusher import Pusher
-from p2pmsg.peers.threads.requester import Requester
-from p2pmsg.peers.threads.subscriber import Subscriber
 from p2pmsg.security.use import curve_client, curve_server, warn_if_open
+from p2pmsg.toolkit import check
 from transports.zmq_plain import ZmqPlainSocket
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from p2pmsg.config import CursorConfig
-    from p2pmsg.security.settings import Security
-    from recovery.log import LogConfig
+    from p2pmsg.log import LogConfig
+    from p2pmsg.security import Security
     from transports.sp_plain import SpPlainSocket
 
 

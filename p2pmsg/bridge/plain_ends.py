@@ -7,8 +7,8 @@ from p2pmsg.bridge.connection import FIRST_NS, PlainSocket
 from p2pmsg.bridge.ends import SLICE_S, Batch, IsOver, Source, Target, Written
 from p2pmsg.bridge.sequences import Sequences
 from p2pmsg.bridge.shapes import Reader, Writer
-from p2pmsg.trouble import Rarely
-from transports.own_log import own_log as _log
+from p2pmsg.toolkit import Rarely
+from p2pmsg.toolkit import own_log as _log
 
 _BATCH_MESSAGES: Final = 2048
 _LOOK_MESSAGES: Final = 64

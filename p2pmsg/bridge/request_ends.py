@@ -7,15 +7,14 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from p2pmsg import Requester, Responder
 from p2pmsg.bridge.ends import SLICE_S, Batch, IsOver, Source, Target, Written
 from p2pmsg.bridge.shapes import Reader, Writer
 from p2pmsg.errors import MessageError, RequestError, SecurityError
-from p2pmsg.peers.threads.requester import Requester
-from p2pmsg.peers.threads.responder import Responder
-from transports.own_log import own_log as _log
+from p2pmsg.toolkit import own_log as _log
 
 if TYPE_CHECKING:
-    from p2pmsg.security.settings import Security
+    from p2pmsg.security import Security
     from transports.sp_plain import SpPlainSocket
 
 _WAITING_MAX: Final = 64

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from p2pmsg import codec
 from p2pmsg.errors import MessageError
-from p2pmsg.topics import check_topic
+from p2pmsg.toolkit import check_topic
 
 Parts = bytes | list[bytes]
 SEPARATOR: Final = b" "

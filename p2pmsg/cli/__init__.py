@@ -101,11 +101,10 @@ def _status_of(error: Exception) -> int:
     """Return the exit status for a failure that people cause; raise all others again."""
     from p2pmsg.cli.command import UsageError
     from p2pmsg.errors import ConfigError, P2PError
-    from recovery.errors import RecoveryError
 
     if isinstance(error, ConfigError | UsageError):
         return _WRONG
-    if isinstance(error, P2PError | RecoveryError | OSError):  # as TimeoutError is
+    if isinstance(error, P2PError | OSError):  # as TimeoutError is
         return _FAILED
     raise error
 

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from p2pmsg.cli.command import UsageError, cannot, flag, option
 from p2pmsg.errors import ConfigError, MessageError
-from p2pmsg.start import Start, parse_start
-from p2pmsg.topics import check_topic
+from p2pmsg.toolkit import Start, check_topic, parse_start
 
 if TYPE_CHECKING:
-    from recovery.log import LogConfig
+    from p2pmsg.log import LogConfig
 
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)")
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
@@ -257,7 +256,7 @@ def log_config(arguments: argparse.Namespace) -> "LogConfig | None":
         if arguments.retention is not None:
             raise UsageError("--retention goes with --log")
         return None
-    from recovery.log import LogConfig
+    from p2pmsg.log import LogConfig
 
     if arguments.retention is None:
         return LogConfig(arguments.log)

@@ -6,7 +6,7 @@ import math
 from p2pmsg.cli.arguments import JSON, byte_count, count, rate, span
 from p2pmsg.cli.command import OneOf, command, option
 from p2pmsg.cli.text import bytes_text, rate_text, span_text
-from p2pmsg.json_text import to_json
+from p2pmsg.toolkit import to_json
 
 _SECONDS_A_DAY = 86_400
 _TOPIC_BYTES = 8

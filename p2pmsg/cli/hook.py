@@ -10,10 +10,7 @@ from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import repeat
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.serve import run_server
-from p2pmsg.webhooks.endpoint import ORDERS
-from p2pmsg.webhooks.formats import FORMATS
-from p2pmsg.webhooks.schemes import SCHEMES
-from p2pmsg.webhooks.signatures import OUT_SCHEMES
+from p2pmsg.webhooks import FORMATS, ORDERS, OUT_SCHEMES, SCHEMES
 
 _BODY_BYTES_MAX = 2**20
 SECRET = option(
@@ -72,8 +69,7 @@ def out(arguments: argparse.Namespace) -> int:
       p2pmsg hook out tcp://127.0.0.1:5556 http://127.0.0.1:8080/ --state hooks \
         --format cloudevents --order key --allow 127.0.0.0/8
     """
-    from p2pmsg.webhooks.endpoint import Endpoint
-    from p2pmsg.webhooks.sender import Sender
+    from p2pmsg.webhooks import Endpoint, Sender
 
     secrets = [*arguments.secret, *arguments.secret_file]
     endpoints = [
@@ -156,11 +152,10 @@ def in_(arguments: argparse.Namespace) -> int:
       p2pmsg hook in --scheme github --publish tcp://127.0.0.1:5556 --topic 'github.{type}' \
         --secret-file github.secret --log github.log
     """
+    from p2pmsg import Publisher
     from p2pmsg.config import PublisherConfig
     from p2pmsg.http import bind, make_server
-    from p2pmsg.peers.threads.publisher import Publisher
-    from p2pmsg.webhooks.intake import receive
-    from p2pmsg.webhooks.readying import message_bytes_of
+    from p2pmsg.webhooks import message_bytes_of, receive
 
     secrets = [*arguments.secret, *arguments.secret_file]
     if not secrets:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from p2pmsg import Puller, Pusher
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import command, note, option
 from p2pmsg.cli.program import check_program, run_program
@@ -16,10 +17,8 @@ from p2pmsg.cli.pubsub import publish_lines
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import value_text
 from p2pmsg.errors import MessageError, SecurityError
-from p2pmsg.json_text import json_value, to_json
-from p2pmsg.peers.threads.puller import Puller
-from p2pmsg.peers.threads.pusher import Pusher
-from p2pmsg.queue.job import Job
+from p2pmsg.queue import Job
+from p2pmsg.toolkit import json_value, to_json
 
 DISCARD_STATUS = 65
 """EX_DATAERR of sysexits.h: the input is wrong, so no worker can do the job."""

@@ -3,11 +3,18 @@
 import argparse
 
 from p2pmsg.cli.command import command, flag, note, option
-from p2pmsg.security.access import VERBS, load_access
-from p2pmsg.security.keys import new_keys, read_key_file, write_key_file
-from p2pmsg.security.settings import KEY_PATH, TRUST_PATH
-from p2pmsg.security.trust import KnownPeers
-from transports import fingerprint, key_text
+from p2pmsg.security import (
+    KEY_PATH,
+    TRUST_PATH,
+    VERBS,
+    KnownPeers,
+    fingerprint,
+    key_text,
+    load_access,
+    new_keys,
+    read_key_file,
+    write_key_file,
+)
 
 _KEY = option("--key", "the key file", "FILE", default=KEY_PATH)
 _TRUST = option("--trust", "the file of known peers", "FILE", default=TRUST_PATH)

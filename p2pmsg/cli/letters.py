@@ -9,9 +9,8 @@ from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, one_line, option
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import render_columns, time_text, value_text
-from p2pmsg.json_text import json_value, to_json
-from p2pmsg.queue.admin import LiveBox, LogBox
-from p2pmsg.queue.dead_letters import DeadLetter
+from p2pmsg.queue import DeadLetter, LiveBox, LogBox
+from p2pmsg.toolkit import json_value, to_json
 
 _CELL_CHARACTERS = 60
 _ACTION = option("action", "what to do", choices=("ls", "show", "retry", "purge"))
@@ -109,7 +108,7 @@ def of_hooks(arguments: argparse.Namespace) -> int:
     Exit status 1: an id that was named is no dead letter.
 
     """
-    from p2pmsg.webhooks.letters import Letters, folders
+    from p2pmsg.webhooks import Letters, folders
 
     _check(arguments)
     action, chosen = arguments.action, set(arguments.chosen)

@@ -9,16 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import recovery.log
+from p2pmsg import log
 from p2pmsg.cli import text
 from p2pmsg.cli.arguments import COUNT, JSON, byte_count, is_terminal, moment
 from p2pmsg.cli.command import UsageError, command, note, one_line, option
-from p2pmsg.cli.log_access import DIRECTORY, PART, Key, Reading, as_rate, count_waiting, open_log
-from p2pmsg.json_text import to_json
-from p2pmsg.publisher.logged_batch import frame_of
+from p2pmsg.cli.log_access import DIRECTORY, PART, Reading, as_rate, open_log
 from p2pmsg.queue.journal import repair as queue_repair
 from p2pmsg.queue.journal.reading import segments
-from p2pmsg.wire import Frame, FrameError
+from p2pmsg.toolkit import to_json
 
 _TITLES = (
     "topic", "session", "from", "to", "first", "next", "messages", "bytes", "messages/s", "bytes/s",
@@ -43,7 +41,7 @@ def ls(arguments: argparse.Namespace) -> int:
     with open_log(directory) as reader:
         streams = sorted(reader.streams(), key=lambda stream: (stream.topic, stream.session))
         session, is_damaged = reader.session, bool(reader.corrupt)
-        waiting = count_waiting(reader)
+        waiting = reader.waiting_count()
     if is_damaged:
         note("log ls", f"the log is damaged: `p2pmsg log verify {directory}` says where")
     log_bytes = directory_bytes(directory)
@@ -70,9 +68,7 @@ def directory_bytes(directory: str) -> int:
     return size
 
 
-def summarize(
-    streams: Sequence[recovery.log.StreamSummary], log_bytes: int, disk: int
-) -> dict[str, Any]:
+def summarize(streams: Sequence[log.StreamSummary], log_bytes: int, disk: int) -> dict[str, Any]:
     """Return what `--json` prints."""
     messages = sum(stream.messages for stream in streams)
     first_ns = min((stream.appended_ns_first for stream in streams), default=0)
@@ -89,7 +85,7 @@ def summarize(
     }
 
 
-def _row(stream: recovery.log.StreamSummary) -> dict[str, Any]:
+def _row(stream: log.StreamSummary) -> dict[str, Any]:
     appended = (stream.appended_ns_first, stream.appended_ns_last)
     return {
         "topic": stream.topic,
@@ -169,7 +165,7 @@ def verify(arguments: argparse.Namespace) -> int:
       p2pmsg log verify prices.log
     """
     count = 0
-    for finding in recovery.log.verify(arguments.directory, check=frame_of):
+    for finding in log.verify(arguments.directory):
         count += 1
         print(one_line(f"{finding.path}:{finding.offset}: {finding.what}"), flush=True)
     whole = text.bytes_text(directory_bytes(arguments.directory))
@@ -207,20 +203,12 @@ def _repair_queue(directory: str) -> list[str]:
 
 
 def _repair_log(directory: str) -> list[str]:
-    unkept = recovery.log.repair(directory, _stream_of)
+    unkept = log.repair(directory)
     places = [f"{place.path}:{place.offset}: {place.what}" for place in unkept.places]
     return places + [
         f"at most [{start}, {stop}) of {topic!r} (session {text.session_text(session)}) are gone"
         for session, topic, start, stop in unkept.messages
     ]
-
-
-def _stream_of(data: bytes) -> Key:
-    try:
-        frame = Frame(data)
-    except FrameError as error:
-        raise ValueError(f"no frame: {error}") from error
-    return frame.session, frame.topic
 
 
 @command(
@@ -246,7 +234,7 @@ def truncate(arguments: argparse.Namespace) -> int:
     directory, before_ns, keep = arguments.directory, arguments.before, arguments.keep
     if before_ns is None and keep is None:
         raise UsageError("say what is to go: --before TIME, --keep BYTES, or both")
-    deleted = recovery.log.truncate(directory, before_ns=before_ns, bytes_max=keep)
+    deleted = log.truncate(directory, before_ns=before_ns, bytes_max=keep)
     left = text.bytes_text(directory_bytes(directory))
     if deleted:
         print(f"deleted {text.bytes_text(deleted)}; {left} are left")

@@ -7,12 +7,11 @@ from contextlib import AbstractContextManager, closing
 from p2pmsg.cli.arguments import TOPICS, directory, position
 from p2pmsg.cli.command import option
 from p2pmsg.cli.text import session_text
-from p2pmsg.errors import LogError
+from p2pmsg.errors import LogError, MessageError
+from p2pmsg.frames import decode_frame
+from p2pmsg.log import LogReader
 from p2pmsg.message import MessageBatch
-from p2pmsg.publisher.logged_batch import count_of
-from p2pmsg.start import Start
-from p2pmsg.wire import Frame, FrameError, decode_columns
-from recovery.log import LogReader
+from p2pmsg.toolkit import Start, matches
 
 Key = tuple[int, str]
 
@@ -42,11 +41,11 @@ def choose(reader: LogReader, arguments: argparse.Namespace) -> dict[Key, range]
         session = _session_of(streams, arguments.session)
         streams = {key: ends for key, ends in streams.items() if key[0] == session}
     for wanted in arguments.topics:
-        if not any(_matches(topic, wanted) for _, topic in streams):
+        if not any(matches(topic, [wanted]) for _, topic in streams):
             raise LogError(f"there is no stream {wanted!r} in the log")
     parts = {}
     for key, (earliest, end) in streams.items():
-        if not arguments.topics or any(_matches(key[1], each) for each in arguments.topics):
+        if not arguments.topics or matches(key[1], arguments.topics):
             start = _resolve(reader, key, arguments.start, earliest, end)
             stop = _resolve(reader, key, arguments.stop, end, end)
             start, stop = max(start, earliest), min(stop, end)
@@ -63,11 +62,6 @@ def _session_of(streams: Mapping[Key, object], prefix: str) -> int:
     return found.pop()
 
 
-def _matches(topic: str, wanted: str) -> bool:
-    """Whether a topic is meant by a topic or prefix."""
-    return topic.startswith(wanted[:-1]) if wanted.endswith("*") else topic == wanted
-
-
 def _resolve(reader: LogReader, key: Key, where: Start | None, default: int, end: int) -> int:
     if where is None:
         return default
@@ -77,13 +71,11 @@ def _resolve(reader: LogReader, key: Key, where: Start | None, default: int, end
     if kept is None:
         return end
     try:
-        times = decode_columns(Frame(bytes(kept.frame)))[1]
-    except FrameError:
+        batch = decode_frame(bytes(kept.frame))
+    except MessageError:
         return kept.start
-    for index, time_ns in enumerate(times or ()):
-        if time_ns >= where.position:
-            return kept.start + index
-    return kept.start
+    later = (message.sequence for message in batch if message.timestamp_ns >= where.position)
+    return next(later, kept.start)
 
 
 class Reading:
@@ -138,22 +130,19 @@ class Reading:
 
     def _decode(self, key: Key, start: int, data: bytes) -> MessageBatch | None:
         """Return what is wanted of a frame; None where that is nothing."""
-        session, topic = key
+        topic = key[1]
         try:
-            frame = Frame(data)
-            values, timestamps, keys, headers = decode_columns(frame)
-        except FrameError as error:
-            self._report(f"the frame at {start} of {topic!r} is malformed: {error}")
+            batch = decode_frame(data)
+        except MessageError as error:
+            self._report(f"the frame at {start} of {topic!r}: {error}")
             return None
         low = max(self._next[key], start) - start
-        high = min(self.parts[key].stop - start, len(values))
+        high = min(self.parts[key].stop - start, len(batch))
         if low >= high:
             return None
         self._pass_over(key, start + low)
         self._next[key] = start + high
-        return MessageBatch(
-            topic, session, "", start, frame.base_timestamp_ns, values, timestamps, keys, headers
-        ).part(low, high)
+        return batch.part(low, high)
 
     def _pass_over(self, key: Key, stop: int) -> None:
         start, self._next[key] = self._next[key], stop
@@ -166,20 +155,6 @@ class Reading:
         else:
             self.is_whole = False
             self._report(f"{where} is not in the log")
-
-
-def count_waiting(reader: LogReader) -> int:
-    """Return how many messages are in the log's tail file, and in no frame yet.
-
-    If their publisher runs, they soon are; if it was killed, its next start sends them.
-    """
-    count = 0
-    for content in reader.waiting():
-        try:
-            count += count_of(content)
-        except ValueError:
-            pass  # it changes while it is read
-    return count
 
 
 def as_rate(count: float, begin_ns: int, end_ns: int) -> float | None:

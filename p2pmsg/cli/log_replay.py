@@ -5,6 +5,7 @@ import math
 import time
 from functools import partial
 
+from p2pmsg import Publisher
 from p2pmsg.cli.arguments import BIND, PUBLISHING, speed
 from p2pmsg.cli.command import command, note, option
 from p2pmsg.cli.log_access import DIRECTORY, PART, Reading, open_log
@@ -13,7 +14,6 @@ from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import plural, rate_text
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import LogError
-from p2pmsg.peers.threads.publisher import Publisher
 
 _CLOSE_S = 60.0
 """How long it waits at the end until all subscribers have everything."""

@@ -10,8 +10,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from p2pmsg.cli.command import UsageError
-from p2pmsg.json_text import to_json
-from transports.signals import defer_signals
+from p2pmsg.toolkit import defer_signals, to_json
 
 _TERMINATE_S = 5.0
 _WAIT_S = 0.25

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from p2pmsg import codec
+from p2pmsg import Publisher, Subscriber, codec
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import OneOf, command, flag, note, option
 from p2pmsg.cli.program import wait_for
@@ -27,8 +27,6 @@ from p2pmsg.cli.text import (
 )
 from p2pmsg.errors import MessageError, SecurityError, SessionEndedError
 from p2pmsg.message import MessageBatch
-from p2pmsg.peers.threads.publisher import Publisher
-from p2pmsg.peers.threads.subscriber import Subscriber
 
 LINE_BYTES_MAX = 1 << 20
 _UNANNOUNCED_WAIT_S = 0.5

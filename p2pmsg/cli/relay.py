@@ -3,14 +3,14 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from p2pmsg import Relay
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import command, note, option
 from p2pmsg.cli.program import repeat
 from p2pmsg.cli.secured import SECURITY, security_of
-from p2pmsg.peers.threads.relay import Relay
 
 if TYPE_CHECKING:
-    from p2pmsg.relay.stats import RelayStats
+    from p2pmsg.relay import RelayStats
 
 
 @command(

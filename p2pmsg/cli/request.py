@@ -4,13 +4,12 @@ import argparse
 import sys
 from typing import Any
 
-from p2pmsg import codec
+from p2pmsg import Requester, codec
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, option
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import value_text
-from p2pmsg.json_text import to_json
-from p2pmsg.peers.threads.requester import Requester
+from p2pmsg.toolkit import to_json
 
 
 @command(

@@ -5,13 +5,12 @@ import subprocess
 import threading
 from typing import Any
 
-from p2pmsg import codec
+from p2pmsg import Responder, codec
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import Running, check_program, run_program, wait_for
 from p2pmsg.cli.secured import SECURITY, security_of
-from p2pmsg.peers.threads.responder import Responder
-from transports.signals import defer_signals
+from p2pmsg.toolkit import defer_signals
 
 
 @command(

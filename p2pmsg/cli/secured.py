@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from p2pmsg.cli.command import UsageError, cannot, option
 
 if TYPE_CHECKING:
-    from p2pmsg.security.settings import Security
+    from p2pmsg.security import Security
 
 _PREFIX: Final = "P2PMSG_SECURITY_"
 _NAMES: Final = ("KEY", "TRUST", "ACCESS")
@@ -39,7 +39,7 @@ def security_of(arguments: argparse.Namespace) -> "Security | None":
         if name.removeprefix(_PREFIX) not in _NAMES:
             one_of = ", ".join(_PREFIX + each for each in _NAMES)
             raise UsageError(f"{name}: there is no such variable: {one_of}")
-    from p2pmsg.security.settings import Security
+    from p2pmsg.security import Security
 
     try:
         return Security.from_environment(**given)

@@ -12,7 +12,7 @@ from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.secured import SECURITY, security_of
 
 if TYPE_CHECKING:
-    from p2pmsg.security.settings import Security
+    from p2pmsg.security import Security
 
 _NAME = "http"
 """Who subscribes, and publishes, for people."""
@@ -58,11 +58,10 @@ def serve(arguments: argparse.Namespace) -> int:
       p2pmsg serve tcp://127.0.0.1:5556 --listen 0.0.0.0:8900 --token-file tokens --topics 'public*'
       p2pmsg serve --publish tcp://127.0.0.1:5557 --log posted.log
     """
+    from p2pmsg import Publisher
     from p2pmsg.config import PublisherConfig
-    from p2pmsg.http import Gateway, GatewayConfig, bind, make_server
-    from p2pmsg.http.gateway import BODY_BYTES_MAX
-    from p2pmsg.peers.threads.publisher import Publisher
-    from p2pmsg.webhooks.readying import message_bytes_of
+    from p2pmsg.http import BODY_BYTES_MAX, Gateway, GatewayConfig, bind, make_server
+    from p2pmsg.webhooks import message_bytes_of
 
     _check(arguments)
     security = security_of(arguments)

@@ -10,7 +10,7 @@ from p2pmsg.cli.arguments import address, endpoints, output_file, seconds
 from p2pmsg.cli.command import UsageError, command, flag, note, one_line, option
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.errors import MissingExtraError, P2PError
-from p2pmsg.statsd.dialect import DIALECTS
+from p2pmsg.statsd import DIALECTS
 
 _SLICE_S = 0.25
 
@@ -64,8 +64,7 @@ def statsd(arguments: argparse.Namespace) -> int:
     if arguments.state and not arguments.exact:
         raise UsageError("--state needs --exact, whose totals it keeps")
     try:
-        from p2pmsg.statsd.collector import Collector
-        from p2pmsg.statsd.config import AggregateConfig
+        from p2pmsg.statsd import AggregateConfig, Collector
     except ModuleNotFoundError as error:
         raise MissingExtraError("p2pmsg statsd", str(error.name), "statsd") from error
 
@@ -106,15 +105,15 @@ def statsd(arguments: argparse.Namespace) -> int:
 def _outputs(arguments: argparse.Namespace) -> list[Any]:
     outputs: list[Any] = []
     if arguments.graphite:
-        from p2pmsg.statsd.outputs.graphite import GraphiteOutput
+        from p2pmsg.statsd import GraphiteOutput
 
         outputs.append(GraphiteOutput(*arguments.graphite))
     if arguments.prometheus:
-        from p2pmsg.statsd.outputs.prometheus import PrometheusOutput
+        from p2pmsg.statsd import PrometheusOutput
 
         outputs.append(PrometheusOutput(*arguments.prometheus))
     if arguments.console or not (outputs or arguments.publish):
-        from p2pmsg.statsd.outputs.console import ConsoleOutput
+        from p2pmsg.statsd import ConsoleOutput
 
         outputs.append(ConsoleOutput())
     return outputs

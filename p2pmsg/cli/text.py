@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from p2pmsg.cli.command import UsageError
-from p2pmsg.json_text import BASE64_MARK, to_json
 from p2pmsg.message import Message
 from p2pmsg.stats import SubscriberStats
+from p2pmsg.toolkit import BASE64_MARK, to_json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _AMOUNTS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from p2pmsg.checks import check
 from p2pmsg.http.asgi import RejectedError
+from p2pmsg.toolkit import check
 
 TOKEN_CHARACTERS_MIN: Final = 16
 _BEARER: Final = "bearer "

@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any, Final
 
-from recovery._copied import CopiesWhole
-
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -28,7 +26,7 @@ _BODY_S: Final = 10.0
 """How long a body may take to come."""
 
 
-class RejectedError(CopiesWhole, Exception):
+class RejectedError(Exception):
     """A request is not taken.
 
     Attributes:
@@ -46,12 +44,15 @@ class RejectedError(CopiesWhole, Exception):
         retry_after: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(text or why)
+        super().__init__(status, why, text, retry_after, headers)
         self.status = status
         self.why = why
         self.headers = dict(headers or {})
         if retry_after is not None:
             self.headers["retry-after"] = str(retry_after)
+
+    def __str__(self) -> str:
+        return str(self.args[2] or self.why)
 
 
 class Limits:

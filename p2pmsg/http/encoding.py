@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 from p2pmsg.errors import LossReport
-from p2pmsg.json_text import time_text, to_json
 from p2pmsg.message import Message, MessageBatch
+from p2pmsg.toolkit import time_text, to_json
 
 Format = Literal["json", "base64"]
 KEEP_ALIVE: Final = b": keep-alive\n\n"

@@ -17,7 +17,7 @@ from p2pmsg.errors import LossReport, RewoundReport
 from p2pmsg.http.encoding import Format, encode_batch, encode_event, encode_id, report_fields
 from p2pmsg.http.positions import ID_BYTES_MAX, NO_STREAMS, Key, around, entry, single_topic
 from p2pmsg.message import MessageBatch
-from p2pmsg.publisher.requests import matches
+from p2pmsg.toolkit import matches
 
 ViewKey = tuple[tuple[str, ...], Format]
 

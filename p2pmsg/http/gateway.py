@@ -10,7 +10,6 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote
 
-from p2pmsg.checks import check, check_fields, checked, shown
 from p2pmsg.errors import MessageError, P2PError
 from p2pmsg.http.access import Access
 from p2pmsg.http.asgi import (
@@ -32,16 +31,23 @@ from p2pmsg.http.positions import Key, read_positions, write_positions
 from p2pmsg.http.publishing import AnyPublisher, Publishing
 from p2pmsg.http.resume import Resume
 from p2pmsg.http.upstream import RangePool, Upstream, range_of
-from p2pmsg.json_text import to_json
-from p2pmsg.peers.settings import check_name, check_topics
-from p2pmsg.publisher.requests import matches
 from p2pmsg.stats import Stats
-from p2pmsg.topics import check_topic
-from transports.hiding import hiding
-from transports.own_log import own_log as _log
+from p2pmsg.toolkit import (
+    check,
+    check_fields,
+    check_name,
+    check_topic,
+    check_topics,
+    checked,
+    hiding,
+    matches,
+    shown,
+    to_json,
+)
+from p2pmsg.toolkit import own_log as _log
 
 if TYPE_CHECKING:
-    from p2pmsg.security.settings import Security
+    from p2pmsg.security import Security
 
 _CHUNK_BYTES: Final = 256 * 1024
 _POLL_S: Final = 0.02

@@ -13,8 +13,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from p2pmsg.errors import MessageError
-from p2pmsg.publisher.requests import matches
-from p2pmsg.topics import check_topic
+from p2pmsg.toolkit import check_topic, matches
 
 Key = tuple[int, str]
 """A stream: session and topic."""

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from p2pmsg.errors import MessageError, MessageTooLargeError, P2PError
 from p2pmsg.http.asgi import RejectedError
-from p2pmsg.trouble import Rarely, Trouble
+from p2pmsg.toolkit import Rarely, Trouble
 
 _UNHEALTHY_S: Final = 15.0
 """How long a failure is reported, so that it is tried again where nothing is sent meanwhile."""

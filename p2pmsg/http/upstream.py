@@ -9,19 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import transports
-from p2pmsg.errors import ClosedError, LossReport, P2PError, SecurityError
+from p2pmsg.aio import Subscriber
+from p2pmsg.errors import ClosedError, Loss, LossReason, LossReport, P2PError, SecurityError
 from p2pmsg.http.encoding import Format, encode_batch, encode_event, report_fields
 from p2pmsg.http.fanout import Fanout
 from p2pmsg.http.positions import Key, around, entry, single_topic
 from p2pmsg.message import MessageBatch
-from p2pmsg.peers.loop.subscriber import Subscriber
 from p2pmsg.reader import RangeReader
-from recovery import Loss, LossReason
-from transports.own_log import own_log as _log
+from p2pmsg.toolkit import own_log as _log
 
 if TYPE_CHECKING:
-    from p2pmsg.security.settings import Security
+    from p2pmsg.security import Security
 
 _BATCH_MAX: Final = 1024
 _READ_BYTES: Final = 2**20
@@ -207,7 +205,7 @@ class Upstream:
         self._endpoints = list(endpoints)
         self._fanout = fanout
         self._changed = changed
-        self._subscriber = Subscriber(
+        self._subscriber: Subscriber = Subscriber(
             self._endpoints, topics=topics, on_gap=self._lose, name=name, security=security
         )
         self._refreshed_s = 0.0
@@ -253,7 +251,7 @@ class Upstream:
                 self._changed()
             except ClosedError:
                 return
-            except (P2PError, OSError, transports.TransportError) as error:
+            except (P2PError, OSError) as error:
                 _log.warning("http: %s. It is tried again", error)
                 await asyncio.sleep(_AGAIN_S)
 

@@ -6,9 +6,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from p2pmsg.checks import checked, shown
 from p2pmsg.config import PublisherConfig
-from p2pmsg.driver.lifecycle import INHERITED, check_process
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.verbs import Verb
 from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError, ReentrantCallError
@@ -17,17 +15,18 @@ from p2pmsg.metrics.gathering import Change, Gathering
 from p2pmsg.metrics.sinks import Plain, Reliable
 from p2pmsg.peers.opening import Settings
 from p2pmsg.peers.publisher import PublisherPeer
-from p2pmsg.peers.settings import check_name as check_publisher
 from p2pmsg.statsd.metric import make_key
+from p2pmsg.toolkit import INHERITED, check_process, checked, shown
+from p2pmsg.toolkit import check_name as check_publisher
+from p2pmsg.toolkit import own_log as _log
 from recovery.checks import to_ns
-from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from p2pmsg.driver.section import Section
-    from p2pmsg.security.settings import Security
-    from recovery.log import LogConfig
+    from p2pmsg.log import LogConfig
+    from p2pmsg.security import Security
+    from p2pmsg.toolkit import Section
 
 _RELIABLE: Final = ("tcp", "ipc", "inproc")
 _ADD_UP_AT: Final = 1_000

@@ -137,6 +137,12 @@ def check_name(name: Any) -> str:
     return name
 
 
+def parse_endpoint(text: str) -> transports.Endpoint:
+    """Return an endpoint's parts, or raise `ConfigError`."""
+    with translated():
+        return transports.parse_endpoint(text)
+
+
 def check_endpoints(endpoints: str | Sequence[str]) -> list[transports.Endpoint]:
     """Return the endpoints that a subscriber connects to, or raise `ConfigError`."""
     texts = [endpoints] if isinstance(endpoints, str) else list(endpoints)

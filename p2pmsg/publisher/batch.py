@@ -25,6 +25,10 @@ _BUFFERS_MAX: Final = 8
 _encode_into: Final = encoder.encode_into
 _TEXT: Final = frozenset((str,))
 _PLAIN: Final = frozenset((type(None), bool, int, float, str, bytes))
+_COLUMNS_BYTES: Final = 64
+"""What a message's columns take at most, without a key and headers."""
+_KEY_BYTES: Final = 4
+"""What is allowed for a character of a key."""
 PACKING_ERRORS: Final = (TypeError, ValueError, OverflowError, RecursionError, BufferError)
 
 
@@ -86,6 +90,44 @@ def pack_headers(headers: Any) -> codec.Raw | None:
         return codec.Raw(encoder.encode(headers))
     except PACKING_ERRORS as error:
         raise packing_error("headers", headers, error) from error
+
+
+def check_message(
+    value: Any,
+    *,
+    key: str | None = None,
+    timestamp_ns: int | None = None,
+    headers: dict[str, Any] | None = None,
+) -> int:
+    """Return how many bytes a message takes at most; `MessageError` where `publish` would raise it.
+
+    Args:
+        value: any msgpack value.
+        key: its key; None: none.
+        timestamp_ns: when it happened; None: when it is published.
+        headers: its headers; None: none.
+
+    """
+    size = _COLUMNS_BYTES + len(_packed(value))
+    if timestamp_ns is not None:
+        check_timestamp(timestamp_ns)
+    if (text := check_key(key)) is not None:
+        size += _KEY_BYTES * len(text)
+    if (packed := pack_headers(headers)) is not None:
+        size += memoryview(packed).nbytes
+    return size
+
+
+def _packed(value: Any) -> bytes:
+    packed = codec.packed_if_plain(value)
+    if packed is not None:
+        return packed
+    try:
+        return codec.encode(codec.prepare(value, None))
+    except MessageError:
+        raise
+    except PACKING_ERRORS as error:
+        raise packing_error("value", value, error) from error
 
 
 class Batch:

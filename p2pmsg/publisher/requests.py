@@ -592,11 +592,3 @@ class RequestHandler:
 
     def _reply_left(self) -> None:
         self._reply_bytes -= len(self._replies.popleft().frame)
-
-
-def matches(topic: str, patterns: list[str]) -> bool:
-    """Whether `topic` is one of `patterns`, each a topic or a prefix with a `*` after it."""
-    return any(
-        topic.startswith(pattern[:-1]) if pattern.endswith("*") else topic == pattern
-        for pattern in patterns
-    )

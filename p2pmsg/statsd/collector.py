@@ -14,17 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from p2pmsg.checks import check, checked, shown, time_to_wait
-from p2pmsg.driver.lifecycle import (
-    INHERITED,
-    ClosesItself,
-    close_at_exit,
-    close_in_children,
-    was_closed,
-)
-from p2pmsg.driver.section import Section
+from p2pmsg import Publisher
 from p2pmsg.errors import ClosedError, ReentrantCallError
-from p2pmsg.peers.threads.publisher import Publisher
 from p2pmsg.stats import Stats
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
@@ -38,10 +29,22 @@ from p2pmsg.statsd.serving import Server
 from p2pmsg.statsd.snapshot import Snapshot
 from p2pmsg.statsd.sockets import Sockets
 from p2pmsg.statsd.totals import ExactTotals
-from transports.own_log import own_log as _log
+from p2pmsg.toolkit import (
+    INHERITED,
+    ClosesItself,
+    Section,
+    check,
+    checked,
+    close_at_exit,
+    close_in_children,
+    shown,
+    time_to_wait,
+    was_closed,
+)
+from p2pmsg.toolkit import own_log as _log
 
 if TYPE_CHECKING:
-    from p2pmsg.security.settings import Security
+    from p2pmsg.security import Security
 
 _DRAIN_S = 0.5
 _TICK_S = 0.2

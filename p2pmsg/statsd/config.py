@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from p2pmsg.checks import check_fields
 from p2pmsg.statsd.dialect import STRICT, Dialect
+from p2pmsg.toolkit import check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

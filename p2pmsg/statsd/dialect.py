@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from p2pmsg.checks import check, check_fields
+from p2pmsg.toolkit import check, check_fields
 
 TAG_STYLES = ("dogstatsd", "influx", "librato", "graphite", "signalfx")
 """`n:1|c|#k:v`, `n,k=v:1|c`, `n#k=v:1|c`, `n;k=v:1|c`, `n[k=v]:1|c`."""

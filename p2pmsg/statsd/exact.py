@@ -7,21 +7,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from p2pmsg import control, wire
-from p2pmsg.driver.section import Section
+from p2pmsg import Subscriber, control, wire
 from p2pmsg.errors import AuthenticationError, ConfigError, LossReport
 from p2pmsg.message import MessageBatch
-from p2pmsg.peers.threads.subscriber import Subscriber
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.totals import HERE, NOT_JOINED, TOPIC, VANISHED, ExactTotals
 from p2pmsg.subscriber.sessions import Session
-from p2pmsg.trouble import Rarely, Trouble
+from p2pmsg.toolkit import Rarely, Section, Trouble
+from p2pmsg.toolkit import own_log as _log
 from p2pmsg.wire import Kind
 from recovery.durable import lock_file, replace_file, sync_path, unlock_file
-from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
-    from p2pmsg.security.settings import Security
+    from p2pmsg.security import Security
 
 _SLICE_S = 0.05
 _LOOK_S = 0.1

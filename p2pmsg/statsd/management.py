@@ -9,10 +9,10 @@ import socketserver
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from p2pmsg.driver.section import Section
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.metric import STATISTICS, Kind
 from p2pmsg.statsd.numbers import number_text
+from p2pmsg.toolkit import Section
 
 _HELP = (
     "Commands: stats, counters, timers, gauges, delcounters, deltimers, delgauges, health, config, "

@@ -8,9 +8,9 @@ import threading
 import time
 from typing import Any
 
-from p2pmsg.driver.lifecycle import close_in_children
 from p2pmsg.errors import BindError
-from transports.own_log import own_log as _log
+from p2pmsg.toolkit import close_in_children
+from p2pmsg.toolkit import own_log as _log
 
 CONNECTIONS_MAX = 64
 """Connections at once; some scrapers need no more than two or three."""

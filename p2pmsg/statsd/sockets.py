@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from p2pmsg.driver.section import Section
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.listen import ListenEndpoint, kernel_drops, open_socket
 from p2pmsg.statsd.parser import LINE_BYTES_MAX
 from p2pmsg.statsd.receive import BulkReader, StreamBuffer
-from p2pmsg.trouble import Trouble
-from transports.own_log import own_log as _log
+from p2pmsg.toolkit import Section, Trouble
+from p2pmsg.toolkit import own_log as _log
 
 CONNECTIONS_MAX = 1000
 RECEIVE_BYTES = 8 * 2**20

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from p2pmsg.checks import checked
 from p2pmsg.statsd.metric import STATISTICS, Kind, Metric, split_key
+from p2pmsg.toolkit import checked
 
 TOPIC = "metrics.deltas"
 VERSION = 1

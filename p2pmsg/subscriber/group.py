@@ -23,7 +23,6 @@ from p2pmsg.multicast.datagram import take_run
 from p2pmsg.multicast.parity import ParityReader
 from p2pmsg.multicast.progress import ProgressMarks
 from p2pmsg.multicast.run import Run
-from p2pmsg.publisher.requests import matches
 from p2pmsg.subscriber.confirmation import SILENT_NS, Confirmation, Joiner
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Effects
@@ -32,6 +31,7 @@ from p2pmsg.subscriber.nack_path import NackPath
 from p2pmsg.subscriber.sessions import GroupState, RepairIn, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
+from p2pmsg.topics import matches
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Feedback, RangeSet, Reassembler
 from recovery.checks import to_ns

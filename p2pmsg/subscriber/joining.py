@@ -15,7 +15,6 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from p2pmsg import control, wire
-from p2pmsg.publisher.requests import matches
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
 from p2pmsg.subscriber.draining_feeds import DrainingFeeds
@@ -38,6 +37,7 @@ from p2pmsg.subscriber.sessions import GroupState, Route, Session
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.space import Space, large_text
 from p2pmsg.subscriber.streams import StreamTable
+from p2pmsg.topics import matches
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason
 from recovery.checks import to_ns

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from p2pmsg.publisher.requests import matches
 from p2pmsg.subscriber.relays import RelayConnection
 from p2pmsg.subscriber.sessions import Session
+from p2pmsg.topics import matches
 
 WAIT_NS: Final = 5_000_000_000
 """How long after joining it is said: a publisher and its first message may start one by one."""

@@ -31,9 +31,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from p2pmsg import control
-from p2pmsg.publisher.requests import matches
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.sessions import Session, Stream
+from p2pmsg.topics import matches
 
 if TYPE_CHECKING:
     from p2pmsg.stats import CursorStats

@@ -37,6 +37,22 @@ class Misfit:
         self.reason, self.path = (text, "$") if found is None else (found[1], found[2])
 
 
+def converted(value: Any, value_type: Any, what: str) -> Any:
+    """Return a decoded value as a type wants it; `InvalidValueError` where it does not fit.
+
+    Args:
+        value: as a message without a type has it.
+        value_type: the type.
+        what: whose value it is, for the error.
+
+    """
+    try:
+        return codec.convert(value, value_type)
+    except Exception as error:  # a type of the user's may raise anything
+        misfit = Misfit(value, error)
+        raise InvalidValueError(what, misfit.path, misfit.reason) from error
+
+
 class InvalidValue(NamedTuple):
     """What is delivered in the place of a message whose value does not fit."""
 

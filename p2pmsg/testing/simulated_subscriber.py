@@ -13,7 +13,6 @@ from p2pmsg.errors import LossReport
 from p2pmsg.message import MessageBatch
 from p2pmsg.peers.subscriber import Settings, SubscriberPeer
 from p2pmsg.peers.threads.subscriber import Subscriber
-from p2pmsg.publisher.requests import matches
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.policy import GapPolicy
@@ -25,6 +24,7 @@ from p2pmsg.testing.simulated_cursor import SimulatedCursor
 from p2pmsg.testing.simulated_process import SimulatedDriver, SimulatedProcess
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_reader import SimulatedReader
+from p2pmsg.topics import matches
 from recovery import Delivery, Loss, Rewound
 from recovery.checks import to_ns
 from recovery.nack import GAPS_MAX

@@ -21,12 +21,12 @@ from p2pmsg.peers.threads.publisher import Publisher
 from p2pmsg.peers.threads.relay import Relay
 from p2pmsg.peers.threads.subscriber import Subscriber
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.publisher.requests import matches
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.typed import OnInvalid
 from p2pmsg.testing.host import Host
 from p2pmsg.testing.network import FaultyNetwork
+from p2pmsg.topics import matches
 
 ENDLESS_S: Final = ENDLESS_NS / 1e9
 """How long is waited, by the network's clock, where a real peer would wait without end."""

@@ -3,18 +3,29 @@
 `receive` needs no package but p2pmsg.
 """
 
-from p2pmsg.webhooks.endpoint import Endpoint
+from p2pmsg.webhooks.endpoint import ORDERS, Endpoint
+from p2pmsg.webhooks.formats import FORMATS
 from p2pmsg.webhooks.intake import receive
-from p2pmsg.webhooks.letters import Letter
+from p2pmsg.webhooks.letters import Letter, Letters, folders
+from p2pmsg.webhooks.readying import message_bytes_of
+from p2pmsg.webhooks.schemes import SCHEMES
 from p2pmsg.webhooks.sender import Sender
+from p2pmsg.webhooks.signatures import OUT_SCHEMES
 from p2pmsg.webhooks.stats import EndpointStats, HookEvent, SenderStats
 
 __all__ = [
+    "FORMATS",
+    "ORDERS",
+    "OUT_SCHEMES",
+    "SCHEMES",
     "Endpoint",
     "EndpointStats",
     "HookEvent",
     "Letter",
+    "Letters",
     "Sender",
     "SenderStats",
+    "folders",
+    "message_bytes_of",
     "receive",
 ]

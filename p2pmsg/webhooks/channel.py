@@ -11,6 +11,7 @@ from random import Random, SystemRandom
 from traceback import format_exception
 from typing import Any, Final
 
+from p2pmsg.aio import Subscriber
 from p2pmsg.config import CursorConfig
 from p2pmsg.errors import (
     ConfigError,
@@ -21,15 +22,14 @@ from p2pmsg.errors import (
     RewoundReport,
 )
 from p2pmsg.message import Message
-from p2pmsg.peers.loop.subscriber import Subscriber
-from p2pmsg.trouble import Rarely
+from p2pmsg.toolkit import Rarely
+from p2pmsg.toolkit import own_log as _log
 from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Delivery, Effect, Failure, Item
 from p2pmsg.webhooks.endpoint import Endpoint
 from p2pmsg.webhooks.formats import Request, encode, join, message_id, percent_encoded
 from p2pmsg.webhooks.letters import CURSOR, Letter, Letters
 from p2pmsg.webhooks.stats import EndpointStats, EventKind, HookEvent
-from transports.own_log import own_log as _log
 
 _COMMIT_S: Final = 0.05
 """How long until the cursor is moved; what was delivered within it comes twice after a crash."""

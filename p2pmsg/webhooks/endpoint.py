@@ -7,8 +7,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from p2pmsg.checks import check, check_fields
 from p2pmsg.errors import ConfigError
+from p2pmsg.toolkit import check, check_fields, hiding
 from p2pmsg.webhooks.addresses import (
     Network,
     address_of,
@@ -17,7 +17,6 @@ from p2pmsg.webhooks.addresses import (
 )
 from p2pmsg.webhooks.formats import Format
 from p2pmsg.webhooks.signatures import Secret, secrets_of, signers
-from transports.hiding import hiding
 
 Order = Literal["stream", "key", "none"]
 ORDERS: Final = ("stream", "key", "none")

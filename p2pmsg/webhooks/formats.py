@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 from urllib.parse import quote
 
-from p2pmsg.json_text import time_text, to_json
 from p2pmsg.message import Message
+from p2pmsg.toolkit import time_text, to_json
 
 Format = Literal[
     "standard", "cloudevents", "cloudevents-structured", "cloudevents-batch", "json"

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from p2pmsg.checks import check, check_visible, checked
 from p2pmsg.errors import ConfigError, MessageError, P2PError
 from p2pmsg.http.asgi import (
     Application,
@@ -22,15 +21,13 @@ from p2pmsg.http.asgi import (
     read_body,
 )
 from p2pmsg.http.publishing import AnyPublisher, Publishing, refusal
-from p2pmsg.topics import check_topic
-from p2pmsg.trouble import Rarely
+from p2pmsg.toolkit import Rarely, check, check_topic, check_visible, checked, hiding
+from p2pmsg.toolkit import own_log as _log
 from p2pmsg.webhooks.events import Hook, events_of
 from p2pmsg.webhooks.readying import TYPE, Topic, check_readied, readied
 from p2pmsg.webhooks.schemes import Scheme, Verify, make_verify
 from p2pmsg.webhooks.seen import SeenIds
 from p2pmsg.webhooks.signatures import Secret
-from transports.hiding import hiding
-from transports.own_log import own_log as _log
 
 Event = tuple[str, dict[str, Any]]
 """By what it is taken once, or empty; and what `publish` is called with."""

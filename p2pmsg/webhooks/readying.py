@@ -3,12 +3,10 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from p2pmsg import codec
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import MessageError, MessageTooLargeError
 from p2pmsg.http.asgi import RejectedError
-from p2pmsg.publisher.batch import check_key, check_timestamp, pack_headers, packing_error
-from p2pmsg.topics import check_topic
+from p2pmsg.toolkit import check_message, check_topic
 from p2pmsg.webhooks.events import Hook
 
 TYPE: Final = "{type}"
@@ -16,10 +14,6 @@ Topic = str | Callable[[Hook], str]
 _GROWTH: Final = 3
 _HEADERS_BYTES: Final = 2**18
 """For a key and headers out of the request's headers, which have 64 KiB."""
-_COLUMNS_BYTES: Final = 64
-"""What a message's columns take at most, without a key and headers."""
-_KEY_BYTES: Final = 4
-"""What `publish` allows for a character of a key."""
 
 
 def message_bytes_of(body_bytes: int) -> int:
@@ -73,24 +67,7 @@ def check_readied(ready: dict[str, Any], config: PublisherConfig | None) -> None
         config: the publisher's; None: not known.
 
     """
-    size = _COLUMNS_BYTES + len(_packed(ready["value"]))
-    if ready["timestamp_ns"] is not None:
-        check_timestamp(ready["timestamp_ns"])
-    if (key := check_key(ready["key"])) is not None:
-        size += _KEY_BYTES * len(key)
-    if (headers := pack_headers(ready["headers"])) is not None:
-        size += memoryview(headers).nbytes
+    others = {name: ready[name] for name in ("key", "timestamp_ns", "headers")}
+    size = check_message(ready["value"], **others)
     if config is not None and size > config.message_bytes_max:
         raise MessageTooLargeError("message", size, config.message_bytes_max)
-
-
-def _packed(value: Any) -> bytes:
-    packed = codec.packed_if_plain(value)
-    if packed is not None:
-        return packed
-    try:
-        return codec.encode(codec.prepare(value, None))
-    except MessageError:
-        raise
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise packing_error("value", value, error) from error

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
-from p2pmsg.checks import check
 from p2pmsg.http.asgi import RejectedError
+from p2pmsg.toolkit import check
 from p2pmsg.webhooks.signatures import (
     SIGNATURES_MAX,
     Secret,

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from p2pmsg.errors import LogFailedError, LogInUseError, P2PError
-from p2pmsg.trouble import Rarely, Trouble
+from p2pmsg.toolkit import Rarely, Trouble
+from p2pmsg.toolkit import own_log as _log
 from p2pmsg.webhooks.database import as_os_errors, open_database, transaction
 from recovery.durable import holder_of, lock_file, require_folder, unlock_file
-from transports.own_log import own_log as _log
 
 KEEP_S: Final = 80 * 3600
 """How long an id is kept: longer than the 75 hours of Standard Webhooks' schedule."""

@@ -10,27 +10,32 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from p2pmsg.checks import check, checked, shown, time_to_wait
-from p2pmsg.driver.lifecycle import (
+from p2pmsg.aio import Subscriber
+from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
+from p2pmsg.toolkit import (
     INHERITED,
     ClosesItself,
+    check,
+    check_endpoints,
+    check_name,
+    check_topics,
+    checked,
     close_at_exit,
     close_in_children,
+    parse_start,
+    shown,
+    time_to_wait,
     was_closed,
 )
-from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
-from p2pmsg.peers.loop.subscriber import Subscriber
-from p2pmsg.peers.settings import check_endpoints, check_name, check_topics
-from p2pmsg.start import parse_start
+from p2pmsg.toolkit import own_log as _log
 from p2pmsg.webhooks.channel import Channel
 from p2pmsg.webhooks.client import import_aiohttp
 from p2pmsg.webhooks.endpoint import Endpoint
 from p2pmsg.webhooks.letters import Letter, Letters
 from p2pmsg.webhooks.stats import HookEvent, SenderStats
-from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
-    from p2pmsg.security.settings import Security
+    from p2pmsg.security import Security
 
 _THREADS: Final = 32
 """For names that are looked up and cursors; one that hangs holds up no other."""

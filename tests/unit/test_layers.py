@@ -34,6 +34,98 @@ PRIVATE_NAMES = {
 }
 
 
+SATELLITES = ("app", "bridge", "cli", "http", "metrics", "statsd", "testing", "webhooks")
+"""Packages over the kernel: they import what users can, and one another by public names."""
+PUBLIC = {
+    "p2pmsg", "p2pmsg.aio", "p2pmsg.aio.metrics", "p2pmsg.codec", "p2pmsg.config", "p2pmsg.ctrl_c",
+    "p2pmsg.errors", "p2pmsg.frames", "p2pmsg.log", "p2pmsg.message", "p2pmsg.moldudp64",
+    "p2pmsg.queue", "p2pmsg.reader", "p2pmsg.relay", "p2pmsg.requests", "p2pmsg.security",
+    "p2pmsg.stats", "p2pmsg.toolkit", *(f"p2pmsg.{each}" for each in SATELLITES),
+    "p2pmsg.http.asgi", "p2pmsg.http.bodies", "p2pmsg.http.publishing",
+}  # fmt: skip
+"""What the docstring of p2pmsg and README.md of http name."""
+PRIVATE_IMPORTS: dict[str, set[str]] = {
+    "p2pmsg.bridge": {
+        "p2pmsg.security.use",
+        "p2pmsg.driver.lifecycle",
+        "transports.endpoint",
+        "transports.zmq_plain",
+        "transports.sp_plain",
+        "transports",
+    },
+    "p2pmsg.cli": {
+        "p2pmsg.queue.journal.repair",
+        "transports",
+        "p2pmsg.queue.journal.reading",
+        "p2pmsg.queue.journal",
+        "p2pmsg.multicast.listener",
+    },
+    "p2pmsg.metrics": {
+        "p2pmsg.driver.peer",
+        "p2pmsg.checks",
+        "p2pmsg.statsd.totals",
+        "p2pmsg.peers.serving",
+        "p2pmsg.peers.publisher",
+        "p2pmsg.statsd.listen",
+        "p2pmsg.statsd.metric",
+        "p2pmsg.statsd.numbers",
+        "p2pmsg.peers.opening",
+        "recovery.checks",
+        "p2pmsg.driver.faces",
+        "p2pmsg.driver.verbs",
+    },
+    "p2pmsg.statsd": {
+        "recovery.durable",
+        "p2pmsg.wire",
+        "recovery.platform",
+        "transports.udp",
+        "transports.platform",
+        "p2pmsg.control",
+        "p2pmsg.subscriber.sessions",
+    },
+    "p2pmsg.testing": {
+        "transports.base",
+        "p2pmsg.subscriber.policy",
+        "p2pmsg.peers.loop.publisher",
+        "p2pmsg.peers.loop.subscriber",
+        "transports.memory",
+        "p2pmsg.relay.core",
+        "p2pmsg.subscriber.typed",
+        "p2pmsg.peers.threads.relay",
+        "p2pmsg.publisher.served",
+        "p2pmsg.subscriber.resume",
+        "p2pmsg.topics",
+        "p2pmsg.subscriber.conflation",
+        "p2pmsg.multicast.sender",
+        "p2pmsg.subscriber.sessions",
+        "recovery.heartbeat",
+        "p2pmsg.driver.peer",
+        "p2pmsg.peers.threads.publisher",
+        "recovery",
+        "p2pmsg.peers.threads.subscriber",
+        "p2pmsg.peers.publisher",
+        "p2pmsg.publisher.core",
+        "transports.endpoint",
+        "transports",
+        "p2pmsg.multicast.run",
+        "p2pmsg.peers.network",
+        "p2pmsg.peers.subscriber",
+        "recovery.nack",
+        "p2pmsg.checks",
+        "p2pmsg.wire",
+        "p2pmsg.subscriber.core",
+        "recovery.checks",
+        "p2pmsg.start",
+        "p2pmsg.multicast.seal",
+        "p2pmsg.peers.relay",
+        "recovery.log",
+        "p2pmsg.driver.virtual",
+    },
+    "p2pmsg.webhooks": {"recovery.durable"},
+    "examples": {"p2pmsg.cli.text", "p2pmsg.cli.command"},
+}
+
+
 @cache
 def tree_of(path):
     return ast.parse(path.read_text(encoding="utf-8"))
@@ -192,6 +284,38 @@ def names_of(node, imported):
         is_by_name = called in ("getattr", "setattr", "hasattr")
         if is_by_name and isinstance(second, ast.Constant) and is_private(str(second.value)):
             yield from {str(second.value)} - own_names()
+
+
+def private_imports():
+    """Return what each satellite, the demo and spark_bridge import that users cannot."""
+    found = {}
+    roots = {**{f"p2pmsg/{each}": f"p2pmsg.{each}" for each in SATELLITES},
+             "examples": "examples", "spark_bridge": "spark_bridge"}  # fmt: skip
+    for folder, own in roots.items():
+        origins = {
+            origin
+            for _, tree in modules(folder)
+            for node in ast.walk(tree)
+            for origin in origins_of(node)
+            if origin.partition(".")[0] in PACKAGES and not f"{origin}.".startswith(f"{own}.")
+        }
+        found[own] = {each for each in origins if each not in PUBLIC | {"spark_bridge"}}
+    return {own: origins for own, origins in found.items() if origins}
+
+
+def origins_of(node):
+    """Return the modules that a statement imports from; of `from p2pmsg import x` its module x."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom) or node.level:
+        return []
+    names = [f"{node.module}.{alias.name}" for alias in node.names]
+    inner = [each for each in names if (ROOT / f"{each.replace('.', '/')}.py").exists()]
+    return [node.module, *inner]
+
+
+def test_satellites_import_what_users_can():
+    assert private_imports() == PRIVATE_IMPORTS, "add it to a public module, or do without"
 
 
 def is_private(name):

@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from p2pmsg.checks import checked
 from p2pmsg.statsd.metric import Kind
 from p2pmsg.statsd.numbers import number_text
 from p2pmsg.statsd.snapshot import Row, Snapshot
+from p2pmsg.toolkit import checked
 
 _FIELDS = ("count", "rate", "value", "mean", "median", "upper")
 

@@ -20,14 +20,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from p2pmsg.checks import check, check_fields, checked
 from p2pmsg.errors import ConfigError
 from p2pmsg.statsd.metric import OWN_PREFIX, Kind
 from p2pmsg.statsd.numbers import clean_name, number_text
 from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.snapshot import Fields, Row, Snapshot
-from p2pmsg.trouble import Rarely, Trouble
-from transports.own_log import own_log as _log
+from p2pmsg.toolkit import Rarely, Trouble, check, check_fields, checked
+from p2pmsg.toolkit import own_log as _log
 
 BUFFER_BYTES = 64 * 2**20
 """What is kept while carbon is away: an hour and more of 2,000 metrics every 10 s."""

@@ -4,12 +4,11 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from p2pmsg import codec
-from p2pmsg.checks import checked
-from p2pmsg.peers.threads.publisher import Publisher
+from p2pmsg import Publisher, codec
 from p2pmsg.statsd.metric import Event, ServiceCheck
 from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.snapshot import Row, Snapshot
+from p2pmsg.toolkit import checked
 
 _SECOND_NS = 1_000_000_000
 _encode = codec.json_encode

@@ -7,7 +7,7 @@ from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.heads import CACHED_HEADS_MIN, TopicIndex
-from p2pmsg.publisher.requests import matches
+from p2pmsg.topics import matches
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg.frames import SESSION, probe
 
