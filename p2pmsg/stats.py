@@ -101,7 +101,6 @@ class CursorStats(Stats):
         commits: how often positions were written, since the subscriber was made.
         sessions, streams: how many it remembers.
         sessions_dropped, streams_dropped: what was forgotten at the bounds.
-        bytes_cut: length in bytes of a torn commit that was found and taken back at the start.
 
     """
 
@@ -111,7 +110,6 @@ class CursorStats(Stats):
     streams: int
     sessions_dropped: int
     streams_dropped: int
-    bytes_cut: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

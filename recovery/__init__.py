@@ -6,7 +6,6 @@ of monotonic nanoseconds, and randomness as a `random.Random`. See README.md in 
 
 from recovery.budget import TokenBucket
 from recovery.cursor import CursorConfig, CursorFile
-from recovery.cursor_store import CursorFileStore, MemoryCursorStore
 from recovery.deadlines import DeadlineHeap
 from recovery.errors import RecoveryError
 from recovery.feedback import AnswerTime, Feedback
@@ -30,7 +29,6 @@ __all__ = [
     "AnswerTime",
     "CursorConfig",
     "CursorFile",
-    "CursorFileStore",
     "DeadlineHeap",
     "Delivery",
     "Feedback",
@@ -42,7 +40,6 @@ __all__ = [
     "LatencyHistogram",
     "Loss",
     "LossReason",
-    "MemoryCursorStore",
     "NackScheduler",
     "PartedFrame",
     "RangeSet",

@@ -1,33 +1,28 @@
-"""A subscriber's durable position: what it is, and how a file holds it.
-
-::
-
-    header: magic, version, length, CRC │ snapshot (JSON) │ record │ record │ …
-
-A record has positions only. What must never be forgotten (which sessions were joined, and where) is
-in the snapshot, which is replaced as a whole. So a torn or lost record costs duplicates and never a
-message.
-"""
+"""A subscriber's durable position: what it is, and how a file of SQLite holds it."""
 
 import json
-import struct
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 from recovery.checks import check_fields
 from recovery.errors import RecoveryError
 
-MAGIC: Final = b"p2cursor"
-VERSION: Final = 1
-_HEADER: Final = struct.Struct("!8sHHII")  # magic, version, zero, bytes of the snapshot, CRC
-_RECORD: Final = struct.Struct("!IIQ")  # CRC of what follows, bytes of the entries, durable
-_ENTRY: Final = struct.Struct("!QQH")  # session, next sequence, bytes of the topic after it
-_SEQUENCE_MAX: Final = 2**63
-JOURNAL_BYTES_MAX: Final = 8 * 2**20
-"""Bytes of records until the file is written again: some 200,000 commits, read in half a second."""
+if TYPE_CHECKING:
+    from recovery.store import Row, Store
+
+TABLES: Final = """
+CREATE TABLE session (
+    session TEXT PRIMARY KEY, number INTEGER NOT NULL, scope TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE stream (
+    session TEXT, topic TEXT, next INTEGER NOT NULL, PRIMARY KEY (session, topic)) WITHOUT ROWID;
+CREATE TABLE endpoint (number INTEGER PRIMARY KEY, endpoint TEXT NOT NULL);
+"""
+"""Sessions are in hexadecimal, numbered in the order in which they were joined."""
+_PUT_STREAM: Final = "INSERT OR REPLACE INTO stream VALUES (?, ?, ?)"
+_PUT_SESSION: Final = "INSERT INTO session VALUES (?, ?, ?)"
+_PUT_ENDPOINT: Final = "INSERT INTO endpoint VALUES (?, ?)"
 SESSIONS_MAX = 1024
 """Sessions that are remembered; the one joined longest ago is forgotten first, and would be taken
 from its beginning. More than there are publishers: one without a log has a new session at every
@@ -50,8 +45,8 @@ class CursorConfig:
     """
 
     path: str | Path
-    """The file. It and its folder are made where they are missing; a `.lock` file stays next to it,
-    and a `.new` file may."""
+    """The file, a database of SQLite, which is made where it is missing. While it is open, and
+    after a process was killed, a file `-wal` next to it belongs to it."""
 
     _: KW_ONLY
 
@@ -105,194 +100,40 @@ class Cursor:
         return sum(len(known.streams) for known in self.sessions.values())
 
 
-def encode_snapshot(cursor: Cursor) -> bytes:
-    """Return the beginning of a file that holds `cursor`."""
-    sessions = [
-        [f"{session:016x}", list(known.scope), list(known.streams.items())]
-        for session, known in cursor.sessions.items()
-    ]
-    body = json.dumps({"endpoints": list(cursor.endpoints), "sessions": sessions}).encode()
-    return _HEADER.pack(MAGIC, VERSION, 0, len(body), _snapshot_crc(len(body), body)) + body
-
-
-def encode_entry(session: int, topic: str, following: int) -> bytes:
-    """Return the position of a stream, as a record has it."""
-    name = topic.encode()
-    return _ENTRY.pack(session, following, len(name)) + name
-
-
-def encode_record(entries: bytes, durable: int) -> bytes:
-    """Return a record; the first `durable` bytes of the file are known to be on the disk."""
-    rest = _RECORD.pack(0, len(entries), durable)[4:] + entries
-    return zlib.crc32(rest).to_bytes(4, "big") + rest
-
-
-def decode(data: bytes) -> tuple[Cursor, int, int]:
-    """Return what a file holds, the length of its snapshot, and how much of the file is whole.
-
-    What is after that is a torn end, as the crash of a process or of the operating system leaves.
-    `RecoveryError` where it is no cursor, or damaged further in, in what was forced to the disk:
-    nobody knows what else is wrong.
-    """
-    cursor, start = _decode_snapshot(data)
-    at = start
-    while at < len(data):
-        entries = _record_at(data, at)
-        if entries is None:
-            _check_torn(data, at)
-            break
-        _apply(cursor, entries)
-        at += _RECORD.size + len(entries)
-    return cursor, start, at
-
-
-def _snapshot_crc(length: int, body: bytes) -> int:
-    return zlib.crc32(body, zlib.crc32(_HEADER.pack(MAGIC, VERSION, 0, length, 0)))
-
-
-def _decode_snapshot(data: bytes) -> tuple[Cursor, int]:
-    if data[: len(MAGIC)] != MAGIC:
-        raise RecoveryError("it is empty" if not data else "it is not a cursor")
-    if len(data) < _HEADER.size:
-        raise RecoveryError("it is damaged: its header is cut short")
-    _, version, zero, length, crc = _HEADER.unpack_from(data)
-    if version != VERSION:
-        raise RecoveryError(f"it is of version {version}; this p2pmsg reads {VERSION}")
-    stop = _HEADER.size + length
-    body = data[_HEADER.size : stop]
-    if zero or len(body) != length or crc != _snapshot_crc(length, body):
-        raise RecoveryError("it is damaged: its snapshot has another checksum")
-    try:
-        return _parse(json.loads(body)), stop
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RecoveryError(f"its snapshot makes no sense: {error}") from error
-
-
-def _parse(body: dict[str, Any]) -> Cursor:
-    cursor = Cursor(endpoints=tuple(map(str, body["endpoints"])))
-    for session, scope, streams in body["sessions"]:
-        known = CursorSession(tuple(scope))
-        for topic, following in streams:
-            if type(topic) is not str or type(following) is not int:
-                raise ValueError(f"a stream {topic!r} at {following!r}")
-            if not 0 <= following <= _SEQUENCE_MAX:
-                raise ValueError(f"sequence {following}")
-            known.streams[topic] = following
-        cursor.sessions[int(session, 16)] = known
-    return cursor
-
-
-def _record_at(data: bytes, at: int) -> bytes | None:
-    """Return the entries of the record at `at`, or None where there is no whole one."""
-    if at + _RECORD.size > len(data):
-        return None
-    crc, length, _ = _RECORD.unpack_from(data, at)
-    stop = at + _RECORD.size + length
-    if length < _ENTRY.size or stop > len(data):
-        return None
-    rest = memoryview(data)[at + 4 : stop]
-    return data[at + _RECORD.size : stop] if zlib.crc32(rest) == crc else None
-
-
-def _check_torn(data: bytes, at: int) -> None:
-    """Raise unless what is wrong at `at` may be what a crash left."""
-    for later in range(at + 1, len(data) - _RECORD.size - _ENTRY.size + 1):
-        if _record_at(data, later) is not None and _RECORD.unpack_from(data, later)[2] > at:
-            raise RecoveryError(f"it is damaged at byte {at}, in front of good records")
-
-
-def _apply(cursor: Cursor, entries: bytes) -> None:
-    at = 0
-    try:
-        while at < len(entries):
-            session, following, length = _ENTRY.unpack_from(entries, at)
-            at += _ENTRY.size + length
-            topic = entries[at - length : at].decode()
-            streams = cursor.sessions[session].streams
-            streams[topic] = max(following, streams.get(topic, 0))
-    except (struct.error, KeyError, UnicodeDecodeError) as error:
-        raise RecoveryError(f"a record of its makes no sense: {error!r}") from error
-
-
-class CursorStore(Protocol):
-    """One file that is appended to, or replaced as a whole."""
-
-    @property
-    def path(self) -> str:
-        """Its name, for people."""
-
-    def lock(self) -> None:
-        """Keep others away until `close`, or the process's end; `RecoveryError`."""
-
-    def read(self) -> bytes | None:
-        """Return what it holds, or None where there is none."""
-
-    def replace(self, data: bytes) -> None:
-        """Write it again as a whole; on the disk on return, and the former one until then."""
-
-    def sync_folder(self) -> None:
-        """Force its name to the disk."""
-
-    def append(self, data: bytes) -> None:
-        """Append to it."""
-
-    def sync(self) -> None:
-        """Force what was appended to the disk."""
-
-    def close(self) -> None:
-        """Let go of it, and of the lock; it may be called again."""
-
-
 class CursorFile:
-    """A subscriber's position, in memory and in a store.
+    """A subscriber's position, in memory and in a file.
 
     After a method raised, the file holds what it held or what was to be written, and the next write
-    is of the whole.
+    is of the whole. It opens the file again where that failed, since it may have been deleted.
+
+    Args:
+        open_file: opens the file that has the tables it is given.
 
     Attributes:
         cursor: the position; to be read only.
+        path: the file's name, for people.
         commits: how many times positions were written.
         unsynced: whether something was written and not forced to the disk.
-        bytes_cut: length of the torn end that was found when it was opened.
         sessions_dropped, streams_dropped: what was forgotten at the bounds.
+
+    Raises:
+        RecoveryError: another subscriber has it, or it is no cursor, or damaged.
+        OSError: it cannot be read or written.
 
     """
 
-    def __init__(self, store: CursorStore) -> None:
-        """Lock the store and read it.
-
-        Raises:
-            RecoveryError: another subscriber has it, or it is no cursor, or damaged.
-            OSError: from the store.
-
-        """
-        self._store = store
-        self.commits = 0
-        self.unsynced = False
-        self.bytes_cut = self.sessions_dropped = self.streams_dropped = 0
-        self._has_unconfirmed = False
-        store.lock()
+    def __init__(self, open_file: "Callable[[str], Store]") -> None:
+        self._open_file = open_file
+        self.commits = self.sessions_dropped = self.streams_dropped = 0
+        self.unsynced = True  # what the former process has written, perhaps
+        self._is_ahead = self._has_failed = False
+        self._store = open_file(TABLES)
+        self.path = self._store.path
         try:
-            data = store.read()
-            if data is None:
-                self.cursor = Cursor()
-                self._replace()
-                return
-            store.sync_folder()  # the former process may have died between rename and this
-            self.cursor, self._snapshot_bytes, self._bytes = decode(data)
-            self._durable = self._snapshot_bytes
-            self.bytes_cut = len(data) - self._bytes
-            self.unsynced = self._bytes > self._snapshot_bytes  # by the former process, perhaps
-            if self.bytes_cut:
-                self._replace()
+            self.cursor = _read(self._store)
         except BaseException:
-            store.close()
+            self._store.close()
             raise
-
-    @property
-    def path(self) -> str:
-        """The name of the store, for people."""
-        return self._store.path
 
     def join(
         self,
@@ -316,47 +157,47 @@ class CursorFile:
         }
         new_places = tuple(place for place in endpoints if place not in cursor.endpoints)
         others = {name: other for name, other in cursor.sessions.items() if name != session}
-        changed = former is None or self._has_unconfirmed
+        changed = former is None or self._is_ahead
         if not (changed or new_scope or new_starts or new_places):
             cursor.sessions = {**others, session: known}  # it is the youngest now
             return False
-        self._has_unconfirmed = True  # whatever comes from here on, the next write is of the whole
+        self._begin_write()
         if new_scope:
             known.scope = (known.scope + new_scope)[-max(_SCOPE_MAX, len(scope)) :]
         known.streams.update(new_starts)
         cursor.sessions = {**others, session: known}
         cursor.endpoints = (cursor.endpoints + new_places)[-_PLACES_MAX:]
         self._drop(session)
-        self._replace()
+        self._write_all()
         return True
 
-    def advance(self, positions: Iterable[tuple[int, str, int]], *, durable: bool) -> int:
+    def advance(self, positions: Iterable[tuple[int, str, int]], durable: bool = False) -> int:
         """Commit: note the next sequence wanted of each (session, topic).
 
         With `durable` it is on the disk on return. A position never goes back, and a session that
         was not joined, or was forgotten, is left out. Returns how many streams advanced.
         """
-        entries: list[bytes] = []
-        is_whole, grows = self._has_unconfirmed, False
-        self._has_unconfirmed = True  # until they are written
+        rows: list[tuple[str, str, int]] = []
+        is_whole, grows = self._begin_write(), False
+        sessions = self.cursor.sessions
         for session, topic, following in positions:
-            known = self.cursor.sessions.get(session)
+            known = sessions.get(session)
             if known is not None and following > known.streams.get(topic, -1):
                 grows |= topic not in known.streams
                 known.streams[topic] = following
-                entries.append(encode_entry(session, topic, following))
+                rows.append((f"{session:016x}", topic, following))
         if grows and self.cursor.stream_count > STREAMS_MAX:
             self._drop(None)
             is_whole = True
         if is_whole:
-            self._replace()
-        elif entries:
-            self._write(b"".join(entries))
-        self._has_unconfirmed = False
-        self.commits += bool(entries)
-        if durable:
-            self.sync()
-        return len(entries)
+            self._write_all()
+        elif rows:
+            self._write((_PUT_STREAM, rows), durable=durable)
+        self._is_ahead = False
+        self.commits += bool(rows)
+        if durable and self.unsynced:
+            self._sync()
+        return len(rows)
 
     def rewind(self, session: int, topic: str, following: int) -> None:
         """Let a stream resume at `following`, before what was committed; on the disk on return.
@@ -366,40 +207,69 @@ class CursorFile:
         known = self.cursor.sessions.get(session)
         if known is None or known.streams.get(topic, 0) <= following:
             return
-        self._has_unconfirmed = True
+        self._begin_write()
         known.streams[topic] = following
-        self._replace()
+        self._write_all()
 
     def sync(self) -> None:
         """Force what was written to the disk, if anything was not."""
-        if self._has_unconfirmed:
-            self._replace()
+        if self._begin_write():
+            self._write_all()
         elif self.unsynced:
-            self._has_unconfirmed = True  # what an fsync that fails leaves is unknown
-            self._store.sync()
-            self._has_unconfirmed, self.unsynced, self._durable = False, False, self._bytes
+            self._sync()
+        self._is_ahead = False
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the file."""
         self._store.close()
 
-    def _write(self, entries: bytes) -> None:
-        journal_bytes = self._bytes - self._snapshot_bytes + len(entries)
-        if journal_bytes > max(JOURNAL_BYTES_MAX, 4 * self._snapshot_bytes):
-            self._replace()
-            return
-        record = encode_record(entries, self._durable)
-        self._store.append(record)
-        self._bytes += len(record)
-        self.unsynced = True
+    def _begin_write(self) -> bool:
+        """Return whether the last write did not end, so that the next one is of the whole."""
+        is_ahead, self._is_ahead = self._is_ahead, True
+        if self._has_failed:
+            self._store.close()
+            self._store = self._open_file(TABLES)
+            self._has_failed = False
+        return is_ahead
 
-    def _replace(self) -> None:
-        """Write the whole again. It is on the disk on return, and the former one until then."""
-        self._has_unconfirmed = True
-        data = encode_snapshot(self.cursor)
-        self._store.replace(data)
-        self._bytes = self._snapshot_bytes = self._durable = len(data)
-        self._has_unconfirmed = self.unsynced = False
+    def _write(self, *changes: "tuple[str, Sequence[Row]]", durable: bool) -> None:
+        try:
+            self._store.write(*changes, durable=durable)
+        except (OSError, RecoveryError):
+            self._has_failed = True
+            raise
+        self.unsynced = not durable
+
+    def _sync(self) -> None:
+        try:
+            self._store.sync()
+        except (OSError, RecoveryError):
+            self._is_ahead = self._has_failed = True  # what it leaves is unknown
+            raise
+        self.unsynced = False
+
+    def _write_all(self) -> None:
+        """Write the whole; on the disk on return."""
+        sessions = {f"{name:016x}": known for name, known in self.cursor.sessions.items()}
+        self._write(
+            ("DELETE FROM session", [()]),
+            ("DELETE FROM stream", [()]),
+            ("DELETE FROM endpoint", [()]),
+            (_PUT_ENDPOINT, list(enumerate(self.cursor.endpoints))),
+            (
+                _PUT_SESSION,
+                [
+                    (name, n, json.dumps(one.scope))
+                    for n, (name, one) in enumerate(sessions.items())
+                ],
+            ),
+            (
+                _PUT_STREAM,
+                [(name, *at) for name, one in sessions.items() for at in one.streams.items()],
+            ),
+            durable=True,
+        )
+        self._is_ahead = False
 
     def _drop(self, keep: int | None) -> None:
         """Keep within the bounds: forget the sessions joined longest ago, but not `keep`."""
@@ -418,3 +288,17 @@ class CursorFile:
                 del known.streams[topic]
                 count -= 1
                 self.streams_dropped += 1
+
+
+def _read(store: "Store") -> Cursor:
+    cursor = Cursor()
+    try:
+        for session, scope in store.rows("SELECT session, scope FROM session ORDER BY number"):
+            cursor.sessions[int(session, 16)] = CursorSession(tuple(map(str, json.loads(scope))))
+        for session, topic, following in store.rows("SELECT session, topic, next FROM stream"):
+            cursor.sessions[int(session, 16)].streams[str(topic)] = int(following)
+        endpoints = store.rows("SELECT endpoint FROM endpoint ORDER BY number")
+        cursor.endpoints = tuple(str(endpoint) for (endpoint,) in endpoints)
+    except (ValueError, TypeError, KeyError) as error:
+        raise RecoveryError(f"what is in it makes no sense: {error!r}") from error
+    return cursor

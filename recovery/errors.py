@@ -22,6 +22,10 @@ class RecoveryError(CopiesWhole, Exception):
     """
 
 
+class StoreInUseError(RecoveryError):
+    """A file of SQLite is open already, in another process or in this one."""
+
+
 class LogLockedError(RecoveryError):
     """Another writer has the log in `directory`."""
 

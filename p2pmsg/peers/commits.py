@@ -5,10 +5,11 @@ that are being read end, less what is left of them. What was *processed* is that
 in hand: the message (or the batch) returned last, until the next one is asked for.
 """
 
-import contextlib
+import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.driver.lifecycle import INHERITED
@@ -26,8 +27,8 @@ from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
+    from p2pmsg.peers.network import Network
     from p2pmsg.stats import CursorStats
-    from recovery.cursor import CursorStore
 
 _MS: Final = 1_000_000
 _NEVER_NS: Final = 2**63
@@ -38,7 +39,6 @@ _FSYNC_NS: Final = 1000 * _MS
 
 Positions = dict[Stream, int]
 """The sequence after what was returned, by stream."""
-Entries = Sequence[tuple[int, str, int]]
 
 
 class Commits:
@@ -128,7 +128,7 @@ class Commits:
         if self._fsync == "always":
             yield from self._write(positions, durable=True)
         else:  # into the page cache: it takes less than the change of a thread
-            self._write_file(partial(self._advance, self._points.entries(positions.items())))
+            self._write_file(self._points.file.advance, self._points.entries(positions.items()))
             self._forget(positions)
 
     def upkeep(self) -> Verb[None]:
@@ -235,7 +235,7 @@ class Commits:
 
     def _write(self, positions: Positions, *, durable: bool) -> Verb[None]:
         entries = self._points.entries(positions.items())
-        yield Blocking(partial(self._write_file, partial(self._advance, entries, durable=durable)))
+        yield Blocking(partial(self._write_file, self._points.file.advance, entries, durable))
         self._forget(positions)
 
     def _forget(self, positions: Positions) -> None:
@@ -244,31 +244,30 @@ class Commits:
             if stream is not active and stream.position == following:
                 self.touched.discard(stream)
 
-    def _advance(self, entries: Entries, *, durable: bool = False) -> None:
-        self._points.file.advance(entries, durable=durable)
-
-    def _write_file(self, write: Callable[[], Any]) -> None:
+    def _write_file(self, write: Callable[..., object], *arguments: Any) -> None:
         """Write to the file, without the engine."""
-        with self._file_lock, _translated(self._points.file.path):
-            self._check_open()
-            write()
+        try:
+            with self._file_lock:
+                self._check_open()
+                write(*arguments)
+        except (RecoveryError, OSError) as error:
+            raise _as_cursor_error(self._points.file.path, error) from error
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the subscriber's cursor", self._why)
 
 
-def open_cursor(store: "CursorStore", endpoints: list[str], topics: list[str]) -> ResumePoints:
+def open_cursor(
+    network: "Network", path: str | Path, endpoints: list[str], topics: list[str]
+) -> ResumePoints:
     """Open a cursor's file; raises `CursorError`."""
-    with _translated(store.path):
-        return ResumePoints(CursorFile(store), endpoints, topics)
-
-
-@contextlib.contextmanager
-def _translated(path: str) -> Iterator[None]:
     try:
-        yield
-    except RecoveryError as error:
-        raise CursorError(path, str(error)) from error
-    except OSError as error:  # whose own text has the path once more
-        raise CursorError(path, error.strerror or str(error)) from error
+        return ResumePoints(CursorFile(partial(network.open_store, path)), endpoints, topics)
+    except (RecoveryError, OSError) as error:
+        raise _as_cursor_error(os.fspath(path), error) from error
+
+
+def _as_cursor_error(path: str, error: RecoveryError | OSError) -> CursorError:
+    """Return an error of the file's; the text of an `OSError` has the path once more, perhaps."""
+    return CursorError(path, getattr(error, "strerror", None) or str(error))

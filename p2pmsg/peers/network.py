@@ -21,8 +21,8 @@ from transports.zmq_socket import FRAME_BYTES_MAX
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from recovery.cursor import CursorStore
     from recovery.log import LogConfig, LogStore
+    from recovery.store import Store
     from transports.curve import CurveClient, CurveServer
 
 
@@ -50,11 +50,11 @@ class Network(Machine):
 
         return FileStore(config.directory)
 
-    def cursor_store(self, path: "str | Path") -> "CursorStore":
-        """Return what holds a cursor's file."""
-        from recovery import CursorFileStore
+    def open_store(self, path: "str | Path", tables: str) -> "Store":
+        """Open a file of SQLite; see `recovery.store.open_store`."""
+        from recovery.store import open_store
 
-        return CursorFileStore(path)
+        return open_store(path, tables)
 
     def sender(
         self,

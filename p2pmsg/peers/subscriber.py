@@ -120,8 +120,7 @@ class SubscriberPeer(Peer):
 
             # By these it is known: a peer may get another key.
             texts = [str(place.without_key()) for place in settings.places]
-            store = network.cursor_store(settings.cursor.path)
-            points = open_cursor(store, texts, settings.topics)
+            points = open_cursor(network, settings.cursor.path, texts, settings.topics)
         try:
             self._make(settings, network, points)
         except BaseException:
@@ -242,9 +241,9 @@ class SubscriberPeer(Peer):
             self.raise_refused()
 
     def commit_returned(self) -> Verb[None]:
-        """Commit what was returned before, with `commit="message"`."""
-        if self._commits is not None:
-            yield from self._commits.commit_returned()
+        """Commit what was returned before; for `each` only."""
+        assert self._commits is not None
+        return self._commits.commit_returned()
 
     def commit(self, message: Message | MessageBatch | None) -> Verb[None]:
         """Commit what was returned so far, or up to `message`."""

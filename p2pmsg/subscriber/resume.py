@@ -188,7 +188,6 @@ class ResumePoints:
             streams=sum(len(known.streams) for known in list(file.cursor.sessions.values())),
             sessions_dropped=file.sessions_dropped,
             streams_dropped=file.streams_dropped,
-            bytes_cut=file.bytes_cut,
         )
 
     def committed(self, stream: Stream) -> int | None:

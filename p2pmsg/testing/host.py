@@ -13,9 +13,10 @@ from p2pmsg.driver.virtual import EventDriver, VirtualDriver, VirtualLoopDriver
 from p2pmsg.peers.network import Network
 from p2pmsg.publisher.served import PYTHON_MEMORY
 from p2pmsg.testing.memory_group import MemoryGroupReceiver, MemoryGroupSender
+from p2pmsg.testing.memory_store import MemoryStoreFile
 from p2pmsg.testing.network import FaultyNetwork
-from recovery import MemoryCursorStore
 from recovery.log import LogConfig, MemoryStore
+from recovery.store import Store
 from transports import MemoryReceiver, MemoryRecoveryClient, MemoryRecoveryServer, MemorySender
 from transports.base import RECEIVE_BUFFER_BYTES
 
@@ -147,9 +148,10 @@ class Host(Network):
         """Do as `Network.log_store`."""
         return self.disk
 
-    def cursor_store(self, path: "str | Path") -> MemoryCursorStore:
-        """Do as `Network.cursor_store`: one of that name is there for all hosts."""
-        return self._network.cursors.setdefault(str(path), MemoryCursorStore(str(path)))
+    def open_store(self, path: "str | Path", tables: str) -> Store:
+        """Do as `Network.open_store`: one of that name is there for all hosts."""
+        stores = self._network.stores
+        return stores.setdefault(str(path), MemoryStoreFile(str(path))).open(tables)
 
     def sender(
         self, endpoint: transports.Endpoint, *, queue_frames: int, welcome: bytes = b"", **_: Any

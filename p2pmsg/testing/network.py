@@ -20,9 +20,9 @@ from p2pmsg.multicast.run import is_sealed
 from p2pmsg.multicast.seal import OpeningKey, Secret, key_id
 from p2pmsg.security import Security
 from p2pmsg.testing.clock import ManualClock
+from p2pmsg.testing.memory_store import MemoryStoreFile
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.wire import FrameError, Kind
-from recovery import MemoryCursorStore
 from recovery.checks import to_ns
 from transports import CurveKeys, MemoryNetwork
 from transports.memory import Link, MemoryClient
@@ -54,7 +54,7 @@ class FaultyNetwork:
         owners: on whose host the memory endpoints are bound that stand for others.
         turns: let time pass while callers, or tasks, wait.
         security: of all peers, where groups are sealed; their connections have no keys here.
-        cursors: the files of cursors, by name.
+        stores: files of SQLite, by name.
         secrets: return with which keys publishers seal, so that kinds of frames are known.
         sent: frames put on the way, by kind.
         lost: frames that did not arrive.
@@ -79,7 +79,7 @@ class FaultyNetwork:
         self.security: Security | None = None
         if options.multicast in ("sealed", "signed"):
             self.security = Security(CurveKeys.new(), _NOBODY)
-        self.cursors: dict[str, MemoryCursorStore] = {}
+        self.stores: dict[str, MemoryStoreFile] = {}
         self.secrets: list[Callable[[], Secret]] = []
         self._sealed_kinds: dict[bytes, str] = {}
         self._opening: dict[bytes, OpeningKey] = {}

@@ -10,9 +10,10 @@ from p2pmsg.message import MessageBatch
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
+from p2pmsg.testing.memory_store import MemoryStoreFile
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import History, StreamKey, key_of, title_of
-from recovery import CursorConfig, CursorFile, Loss, MemoryCursorStore, Rewound
+from recovery import CursorConfig, CursorFile, Loss, Rewound
 
 
 @dataclass(slots=True)
@@ -39,34 +40,6 @@ class Killed(BaseException):
     """The process died within a call."""
 
 
-class SteppedStore(MemoryCursorStore):
-    """A cursor's file, whose process may die right before and right after each write.
-
-    Args:
-        network: has the `step` that kills.
-        name: of the process.
-
-    """
-
-    def __init__(self, network: FaultyNetwork, name: str) -> None:
-        super().__init__(name)
-        self._network = network
-        self.deaths = 0
-
-    def append(self, data: bytes) -> None:
-        """Append to the file."""
-        self._step_of_join()
-        super().append(data)
-        self._step_of_join()
-
-    def _step_of_join(self) -> None:
-        deaths = self.deaths
-        if self._network.step is not None:
-            self._network.step("CURSOR", self.path, self.path)
-        if self.deaths != deaths:
-            raise Killed
-
-
 class SimulatedCursor:
     """A cursor, through all incarnations of its subscriber.
 
@@ -91,7 +64,8 @@ class SimulatedCursor:
         self._name = name
         self._network = network
         self._history = history
-        self._store = network.cursors[str(self.config.path)] = SteppedStore(network, name)
+        self._deaths = 0
+        self._file = network.stores[name] = MemoryStoreFile(name, self._step)
         self._face: Any = None
         self._returned: dict[StreamKey, list[MessageBatch]] = {}
 
@@ -116,14 +90,14 @@ class SimulatedCursor:
         """End an incarnation, with the operating system's perhaps."""
         network = self._network
         self._face = None
-        self._store.deaths += 1
+        self._deaths += 1
         if network.rng.random() < network.options.system_crashes:
             network.note(f"{self._name} loses what its system had not written")
-            self._store.crash(network.rng)
+            self._file.crash(network.rng)
             for covered in self.covered.values():
                 covered.committed = covered.durable
         else:
-            self._store.kill()
+            self._file.kill()
 
     def take(self, stream: Stream, output: MessageBatch | Loss) -> None:
         """Look at what the application gets next."""
@@ -173,6 +147,14 @@ class SimulatedCursor:
                 batch = returned[int(rng.random() * len(returned))]
                 self._call(face.commit, batch)
                 self._on_committed(self.covered[key_of(stream)], batch[len(batch) - 1].sequence + 1)
+
+    def _step(self) -> None:
+        """Let the process die within a write, perhaps."""
+        deaths = self._deaths
+        if self._network.step is not None:
+            self._network.step("CURSOR", self._name, self._name)
+        if self._deaths != deaths:
+            raise Killed
 
     def _call(self, call: Callable[..., object], *arguments: Any) -> None:
         with suppress(Killed):

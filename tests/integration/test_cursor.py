@@ -3,6 +3,8 @@
 import json
 import shutil
 import signal
+import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -219,13 +221,19 @@ def test_a_forked_child_neither_commits_nor_keeps_the_lock(make_publisher, make_
     assert child.wait() == 0
 
 
+def another_database():
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("CREATE TABLE a (b)")
+        return database.serialize()
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         (b"", "it is empty"),
-        (b"symbol,price\n", "it is not a cursor"),
-        (b"p2cursor\x00\x09" + bytes(20), "it is of version 9; this p2pmsg reads 1"),
-        (b"p2cursor\x00\x01" + bytes(20), "it is damaged"),
+        (b"symbol,price\n" * 100, "it is damaged, or no database"),
+        (b"SQLite format 3\0" + bytes(4096), "it is damaged, or no database"),
+        (another_database(), "it is a database of another kind"),
     ],
 )
 def test_a_file_that_is_none_is_refused_by_name(make_publisher, resume, cursor_path, content, says):

@@ -11,7 +11,7 @@ from recovery import (
 FILES = sorted(
     path
     for path in Path(recovery.__file__).parent.glob("*.py")
-    if path.name not in ("cursor_store.py", "durable.py", "platform.py")  # the only I/O
+    if path.name not in ("store.py", "durable.py", "platform.py")  # the only I/O
 )
 IMPURE = {"time", "socket", "select", "threading", "asyncio", "zmq", "p2pmsg", "transports", "os"}
 

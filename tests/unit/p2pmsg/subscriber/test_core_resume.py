@@ -3,8 +3,9 @@
 import pytest
 
 from p2pmsg.subscriber.resume import ResumePoints
+from p2pmsg.testing.memory_store import MemoryStoreFile
 from p2pmsg.wire import FLAG_CLOSING, Kind
-from recovery import CursorFile, MemoryCursorStore
+from recovery import CursorFile
 from tests.unit.p2pmsg.frames import SESSION, echo, welcome
 from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
 
@@ -15,13 +16,13 @@ class Incarnations:
     """A subscriber that dies and comes back, on one cursor."""
 
     def __init__(self):
-        self.store = MemoryCursorStore()
+        self.store = MemoryStoreFile()
 
     def begin(self, *heads, start="latest", topics=(), lines=1, session=SESSION):
         """Return a new incarnation; with `heads` it has joined and noted that."""
         self.store.kill()
         endpoints = [f"tcp://h:{port}" for port in range(1, lines + 1)]
-        self.points = ResumePoints(CursorFile(self.store), endpoints, list(topics))
+        self.points = ResumePoints(CursorFile(self.store.open), endpoints, list(topics))
         talk = Talk(start=start, topics=topics, lines=lines, cursor=self.points)
         if heads:
             talk.join(*heads, session=session)
@@ -89,7 +90,7 @@ def test_a_publisher_that_closes_at_once_waits_until_the_session_is_in_the_curso
 def test_a_note_that_fails_is_made_again(lives):
     talk = lives.begin()
     talk.join(head(4))
-    lives.store.failing["sync_new"] = OSError("no space")
+    lives.store.failing["write"] = OSError("no space")
     for _ in range(2):
         with pytest.raises(OSError, match="no space"):
             talk.core.record_newcomers()
