@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import takewhile
 
-from recovery.log.index import SegmentIndex, index_name
+from recovery.log.index import Key, SegmentIndex, index_name
 from recovery.log.state import StateFile
 from recovery.log.store import LogStore
 
@@ -28,6 +29,19 @@ def find_surplus(
         found.append(oldest)
         size -= oldest.size
     return found
+
+
+def find_settled(segments: list[SegmentIndex], low: Mapping[Key, int]) -> list[SegmentIndex]:
+    """Return the oldest segments that have nothing that is kept, never the newest.
+
+    `low` is where what is kept of each stream begins; a stream that is not there is kept.
+    """
+    return list(takewhile(lambda segment: _is_settled(segment, low), segments[:-1]))
+
+
+def _is_settled(segment: SegmentIndex, low: Mapping[Key, int]) -> bool:
+    streams = segment.streams.items()
+    return all(one.stop <= low.get(key, 0) for key, one in streams if one.frames)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from recovery.checks import NS_PER_S
 from recovery.errors import LogWriteError, SyncFailedError
 from recovery.log import state as state_file
 from recovery.log.config import LogConfig
-from recovery.log.expiry import PendingExpiry, find_surplus
+from recovery.log.expiry import PendingExpiry, find_settled, find_surplus
 from recovery.log.format import (
     HEAD_BYTES,
     KIND_DATA,
@@ -84,6 +84,7 @@ class LogWriter:
         self._sync_guard = make_lock()
         self._syncing: PendingSync | None = None
         self._expiring: PendingExpiry | None = None
+        self._low: dict[Key, int] = {}
         self.unsynced_bytes = 0
         self._dirty: list[SegmentIndex] = []
         self._names_changed = False
@@ -394,6 +395,15 @@ class LogWriter:
             pending.wait()
             self.end_expire(pending)
 
+    def keep_from(self, session: int, topic: str, sequence: int) -> None:
+        """Keep a stream from `sequence` on, until this is called again.
+
+        For a log that keeps what is not settled: from now on retention deletes the oldest segments
+        of which nothing is kept, and nothing else, whatever size and age are. A stream of which
+        this was not said is kept.
+        """
+        self._low[session, topic] = sequence
+
     def truncate(self, bytes_max: float, before_ns: float) -> None:
         """Delete what `find_surplus` finds; raises `LogWriteError`."""
         self._expire(self._begin_delete(bytes_max, before_ns))
@@ -438,7 +448,11 @@ class LogWriter:
             former.wait()  # it may still run, or nobody has ended it
             with suppress(LogWriteError):
                 self.end_expire(former)  # what could not be deleted is tried again
-        surplus = find_surplus(self._catalog.segments, bytes_max, before_ns)
+        segments = self._catalog.segments
+        if self._low:
+            surplus = find_settled(segments, self._low)
+        else:
+            surplus = find_surplus(segments, bytes_max, before_ns)
         if not surplus:
             return None
         for segment in surplus:

@@ -54,6 +54,36 @@ def test_the_oldest_segments_go_by_age_of_their_newest_frame():
     assert log.now_ns - 100 * S - 60 * S < kept[0][5] <= log.now_ns - 100 * S
 
 
+def test_a_log_may_keep_what_is_not_settled_and_nothing_else():
+    log = Log(segment_bytes=4096, retention_age=1)
+    log.writer.keep_from(SESSION, "a", 0)
+    fill(log)
+    names = segments(log.store)
+    log.writer.expire(log.now_ns)
+    assert segments(log.store) == names
+
+    log.writer.keep_from(SESSION, "a", 200)
+    log.writer.expire(log.now_ns)
+    reader = log.reader()
+    kept = read_all(reader)
+    reader.close()
+    assert 150 < kept[0][2] <= 200
+    assert kept == log.written[-len(kept) :]
+
+    log.append("b")  # another stream is kept
+    fill(log)
+    log.writer.keep_from(SESSION, "a", 10**6)
+    log.writer.expire(log.now_ns)
+    reader = log.reader()
+    assert [record[1] for record in read_all(reader)].count("b") == 1
+    reader.close()
+    log.writer.keep_from(SESSION, "b", 1)
+    log.writer.expire(log.now_ns)
+    assert len(segments(log.store)) == 1
+    log.reopen()
+    assert (log.writer.next(SESSION, "a"), log.writer.next(SESSION, "b")) == (800, 1)
+
+
 def test_a_segment_that_is_read_stays_until_it_is_not():
     log = Log(segment_bytes=4096, retention_age=10**6)
     fill(log)
