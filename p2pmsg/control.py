@@ -169,8 +169,6 @@ class Admitted(codec.Struct, array_like=True):
 
     token: Id
     """To be put into NACKs and marks by UDP; nobody else gets this one."""
-    incarnation: Id
-    """Random, drawn when the publisher was started; a session that its log continues has others."""
     parity: Annotated[int, codec.Meta(ge=0, le=255)] = 0
     """How many parity datagrams follow a block; 0: there are none."""
 

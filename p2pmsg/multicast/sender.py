@@ -81,7 +81,6 @@ class MulticastSender:
         datagram_bytes: the size of a datagram, if it had a checksum and was not sealed.
         frame_bytes: how much of a datagram a frame may be.
         parity: makes parity, where that is configured.
-        incarnation: random, and new at each start.
         hints: (address, frame) for those who asked for what only the recovery channel may have.
 
     """
@@ -103,7 +102,6 @@ class MulticastSender:
         self._served = served
         self._replay = replay
         self._rng = rng
-        self.incarnation = rng.getrandbits(64)
         self._owners: dict[int, int] = {}
         self._tokens: dict[int, int] = {}
         self.config = multicast = config.multicast
@@ -195,7 +193,7 @@ class MulticastSender:
             self._owners[token] = subscriber
             self.window.admit(subscriber)
         parity = self.config.fec_parity if self.parity is not None else 0
-        body = control.Admitted(token, self.incarnation, parity)
+        body = control.Admitted(token, parity)
         return wire.control_frame(Kind.ADMITTED, self._served.session, body)
 
     def requester_gone(self, requester: bytes) -> None:

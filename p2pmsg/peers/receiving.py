@@ -14,7 +14,6 @@ from p2pmsg.subscriber.redundancy import LineCount
 from p2pmsg.subscriber.resync import resync
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.unanswered import Unanswered
-from transports.endpoint import host_of
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
@@ -503,7 +502,7 @@ class Receiving:
 
     def _connect(self, command: Command) -> transports.RecoveryClient:
         announced = transports.parse_endpoint(command.endpoint).without_key()
-        endpoint = announced.reached_by(self._host_of(command)).require_connectable()
+        endpoint = announced.reached_by(self._endpoints[command.line].host).require_connectable()
         client = self._network.recovery_client(
             endpoint,
             queue_frames=self._core.config.queue_frames,
@@ -535,13 +534,6 @@ class Receiving:
             return None
         del self._unconnected[session]
         return client
-
-    def _host_of(self, command: Command) -> str:
-        """Return the host by which a publisher is reached."""
-        member = self._core.multicast
-        if member is not None and command.session in member.sources:
-            return host_of(member.sources[command.session][1])
-        return self._endpoints[command.line].host
 
     def _send_requests(self) -> None:
         requests = self._core.requests

@@ -235,7 +235,7 @@ class SubscriberCore:
                 if strange and not state.shared:
                     self.joiner.on_unknown_session(line, now_ns)
             elif kind == Kind.WELCOME:
-                self.joiner.receive_welcome(line, frame, now_ns)
+                self.joiner.announcements.receive(line, frame, now_ns)
             elif kind == Kind.ECHO:
                 if not self.joiner.receive_echo(frame, now_ns):
                     return
@@ -325,7 +325,7 @@ class SubscriberCore:
     def current_feed(self, line: int) -> tuple[int, int] | None:
         """Return the session of a line, and when it was last heard; None: it has none."""
         peer = self.peers.get(self.lines[line].session or 0)
-        return None if peer is None else (peer.session, peer.last_heard_ns)
+        return None if peer is None else (peer.session, peer.heard_ns)
 
     def misses(self, session: int, topic: str, start: int, count: int) -> bool:
         """Whether any of these messages of a stream that is known has not come."""
@@ -336,7 +336,7 @@ class SubscriberCore:
         self, line: int, feed: "SessionAnnounced", now_ns: int
     ) -> tuple[int | None, int | None]:
         """Join a session of a feed; see `p2pmsg.mold.feed.FeedTaker`."""
-        return self.joiner.announce(line, feed, now_ns)
+        return self.joiner.announcements.receive_feed(line, feed, now_ns)
 
     def end_feed(self, session: int, topic: str, stop: int | None) -> bool:
         """Note that a session ends at `stop`, or (None) at what is known; False: it is unknown."""
@@ -362,7 +362,7 @@ class SubscriberCore:
         try:
             frame = Frame(data)
             if frame.kind == Kind.SESSIONS:
-                self.joiner.receive_sessions(key, frame, now_ns)
+                self.joiner.announcements.receive_sessions(key, frame, now_ns)
                 if key in self.relays.upstreams:
                     self.denials.answered(self.relays.upstreams[key].name)
                 return
@@ -375,9 +375,7 @@ class SubscriberCore:
             route = self.routes.answered(peer, key, repaired=frame.kind == Kind.DATA)
             if route is None:
                 raise FrameError("session")
-            peer.on_reply(now_ns)
-            if peer.group is not None:
-                peer.group.answered_ns = now_ns
+            peer.answered_ns = now_ns
             if frame.kind == Kind.DATA:
                 if now_ns < peer.unconfirmed_until_ns:
                     return
@@ -391,7 +389,7 @@ class SubscriberCore:
                     return
                 self.gaps.answering(now_ns)
                 if self.multicast is not None and not route.hops:
-                    self.multicast.on_repair(peer, frame, now_ns)
+                    self.multicast.on_repair(peer, now_ns)
                 before = stream.receiver.repaired
                 self._take(stream, frame, now_ns, repaired=True)
                 if route.hops:
@@ -402,8 +400,8 @@ class SubscriberCore:
                 stream = self._receive_refused(peer, route, frame, now_ns)
                 self.gaps.answering(now_ns)
                 self.stream_table.drain(stream)
-            elif frame.kind == Kind.HEADS and self.joiner.quiet.receive(peer, route, frame, now_ns):
-                pass
+            elif frame.kind == Kind.HEADS:
+                self.joiner.rejoin.receive(peer, route, frame, now_ns)
             elif self.multicast is None or not self.multicast.receive_reply(peer, frame, now_ns):
                 raise FrameError("kind")
         except FrameError as error:
@@ -556,8 +554,8 @@ class SubscriberCore:
             and (
                 peer.gaps
                 or not peer.joined
-                or (peer.group is not None and peer.group.is_answered_soon)
-                or self.joiner.quiet.is_asked(session)
+                or (peer.group is not None and not peer.group.token)
+                or self.joiner.rejoin.is_asking(session)
             )
         ]
 

@@ -15,7 +15,7 @@ session that the next datagram is of.
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from p2pmsg import control, wire
 from p2pmsg.multicast import datagram
@@ -23,19 +23,16 @@ from p2pmsg.multicast.datagram import take_run
 from p2pmsg.multicast.parity import ParityReader
 from p2pmsg.multicast.progress import ProgressMarks
 from p2pmsg.multicast.run import Run
-from p2pmsg.subscriber.confirmation import SILENT_NS, Confirmation, Joiner
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.group_keys import GroupKeyClient
-from p2pmsg.subscriber.nack_path import NackPath
+from p2pmsg.subscriber.rejoin import Rejoin
 from p2pmsg.subscriber.sessions import GroupState, RepairIn, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.topics import matches
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Feedback, RangeSet, Reassembler
-from recovery.checks import to_ns
-from transports.endpoint import host_of
 
 _MS = 1_000_000
 OUTGOING_MAX = 1024
@@ -54,8 +51,11 @@ in 160,000 times at 5 % loss, and more often at 50 %."""
 RANGES_PER_NACK = 48
 """So many ranges fit a datagram, with the longest topic."""
 
-_WILDCARDS = ("tcp://*:", "tcp://0.0.0.0:", "tcp://[::]:")
-"""The rank of parts that nothing waits for yet."""
+VAIN_MAX = 8
+"""Gaps in a row that were asked for by UDP in vain; then they are asked for over TCP at once. Where
+half of all datagrams are lost, this happens once in 10,000 times."""
+BY_UDP_NS = 60_000 * _MS
+"""After how long one is asked for by UDP again, and the shortest time between two warnings."""
 _Key = tuple[int, bytes, int, int]
 """Session, topic, sequence and kind of what was cut into parts."""
 
@@ -72,9 +72,39 @@ def source_of_line(peer: Session, line: int) -> Any:
     return None if state is None else state.sources.get(line)
 
 
+def _unreachable_text(peer: Session, address: Any) -> str:
+    """Return what is said of a publisher of which no repair comes by UDP."""
+    place = str(address)
+    if isinstance(address, tuple):
+        host, port = address[:2]
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return (
+        f"no repair of publisher {peer.name!r} comes by UDP: {VAIN_MAX} times in a row what was "
+        f"missing was asked for at {place} in vain, and then repaired over its recovery "
+        f"endpoint {peer.recovery}. It is asked for there at once from now on, and by UDP again "
+        f"after a minute. Does a firewall or a NAT drop UDP from here to {place}, where its "
+        f"datagrams come from, or the network large datagrams (datagram_bytes)?"
+    )
+
+
 Came = bytes | Run | RepairIn | None
 """A frame as one of a connection, a frame joined of many of the last stream's, a frame that was
 missing, or None: a datagram of which nothing is left to do."""
+
+
+class Joiner(Protocol):
+    """Joins sessions and ends them: what datagrams may lead to."""
+
+    rejoin: Rejoin
+
+    def receive_announcement(self, line: int, frame: Frame, address: Any, now_ns: int) -> None:
+        """Take what a publisher says again and again."""
+
+    def repeat_probe(self, peer: Session) -> None:
+        """Ask again for the echo of a session that is awaited."""
+
+    def forget_peer(self, session: int) -> None:
+        """Forget a session that never was."""
 
 
 class MulticastReceiver:
@@ -92,10 +122,8 @@ class MulticastReceiver:
 
     Attributes:
         outgoing: (line, address, datagram) to send, oldest first.
-        sources: where the recovery channel of each session is connected to: (line, address).
         last_stream: the stream of the last frame that was taken, or None where it may not go on.
             Its owner sets it.
-        confirmation: asks for what datagrams only hint at.
         buffer_bytes: how much each line's receive buffer holds; missing: not known yet.
         reassembler: the parts of large frames.
         parity: works out what was lost, once a publisher has sent parity.
@@ -121,7 +149,6 @@ class MulticastReceiver:
         self._settings = settings
         self._config = config.multicast
         self._frame_bytes_max = config.frame_bytes_max
-        self._timeout_ns = to_ns(config.publisher_timeout)
         self._table = stream_table
         self._joiner = joiner
         self._lines = lines
@@ -130,14 +157,8 @@ class MulticastReceiver:
         self._invalid = invalid
         self._rng = rng
         self.outgoing: deque[tuple[int, Any, bytes]] = deque()
-        self.sources: dict[int, tuple[int, Any]] = {}
-        self._announced: tuple[int, Any] = (-1, None)
         self.last_stream: Stream | None = None
         self.buffer_bytes: dict[int, int] = {}
-        self.confirmation = Confirmation(
-            settings, stream_table, joiner, peers=peers, effects=effects, invalid=invalid,
-            begin_incarnation=self._begin_incarnation, rng=rng,
-        )  # fmt: skip
         self.reassembler: Reassembler[_Key] = Reassembler()
         # Of what is no message, most of which nothing waits for.
         self.control_parts: Reassembler[_Key] = Reassembler(
@@ -290,19 +311,18 @@ class MulticastReceiver:
                 raise FrameError("owner")
 
     def make_space(self, now_ns: int) -> None:
-        """Forget sessions that were announced and never joined; `FrameError` where none can be."""
+        """Raise `FrameError` where there are too many sessions that were announced only."""
         unjoined = [peer for peer in self._peers.values() if peer.group and not peer.joined]
         for peer in unjoined:
-            if peer.group is not None and now_ns - peer.group.met_ns > UNJOINED_NS:
-                self._give_up(peer, now_ns)
+            self._check_unjoined(peer, now_ns)
         if sum(peer.session in self._peers for peer in unjoined) >= UNJOINED_MAX:
             raise FrameError("sessions_unconfirmed")
 
-    def _give_up(self, peer: Session, now_ns: int) -> None:
-        """Forget a session of which nothing is known but by datagrams."""
-        self._effects.disconnect(peer.session)
-        self._joiner.forget_peer(peer.session)
-        self._invalid["unanswered"] += 1
+    def _check_unjoined(self, peer: Session, now_ns: int) -> None:
+        """Forget a session that was announced and never joined, after a while."""
+        if not peer.joined and now_ns - peer.met_ns > UNJOINED_NS:
+            self._invalid["unanswered"] += 1
+            self._joiner.forget_peer(peer.session)
 
     def forget(self, peer: Session) -> None:
         """Forget what there is of a session."""
@@ -311,7 +331,6 @@ class MulticastReceiver:
         self._known = None
         self.marks.forget(peer.session)
         self._timed.pop(peer.session, None)
-        self.sources.pop(peer.session, None)
         for line in self._lines:
             if line.session == peer.session:
                 line.session = None
@@ -319,18 +338,16 @@ class MulticastReceiver:
     def check(self, now_ns: int) -> None:
         """Do what is due."""
         for peer in list(self._peers.values()):
-            state = peer.group
-            if state is not None and state.path.is_blocked:
-                self._on_unreachable(peer, says=False)
-            if state is not None and not peer.joined and now_ns - state.met_ns > UNJOINED_NS:
-                self._give_up(peer, now_ns)
-        self.confirmation.check(now_ns)
+            if peer.group is not None:
+                self._check_unjoined(peer, now_ns)
+                if peer.group.vain >= VAIN_MAX:
+                    self._on_unreachable(peer)
 
     def observe_head(self, stream: Stream, head: int, earliest: int, now_ns: int) -> None:
         """Take the head that a datagram names; its publisher is asked for one that is far ahead."""
         receiver = stream.receiver
         if receiver.started and head - receiver.head > stream.jump_max:
-            self.confirmation.want(stream.peer, stream.topic, now_ns, head=head)
+            self._joiner.rejoin.ask(stream.peer, now_ns, [stream.topic])
         else:
             receiver.observe_head(head, now_ns=now_ns)
         if earliest > receiver.expected:  # what is older is history, asked for over TCP
@@ -339,31 +356,30 @@ class MulticastReceiver:
     def refuse_jump(self, stream: Stream, frame: Frame, now_ns: int) -> None:
         """Drop a frame so far ahead that its publisher is asked first whether that can be."""
         self._invalid["ahead"] += 1
-        head = frame.sequence + frame.count
-        self.confirmation.want(stream.peer, stream.topic, now_ns, head=head)
+        self._joiner.rejoin.ask(stream.peer, now_ns, [stream.topic])
 
-    def on_repair(self, peer: Session, frame: Frame, now_ns: int) -> None:
+    def on_repair(self, peer: Session, now_ns: int) -> None:
         """Note that a publisher itself sends a repair over its recovery channel."""
-        if peer.group is None:
-            return
-        if peer.group.path.came_elsewhere(frame, now_ns):
-            self._on_unreachable(peer, says=True)
+        if peer.group is not None and peer.group.vain >= VAIN_MAX:
+            text = self._on_unreachable(peer)
+            if text and now_ns >= self._warn_ns:
+                self._warn_ns = now_ns + WARN_NS
+                self._effects.warn(peer.handshake.line, peer.session, text)
 
-    def _on_unreachable(self, peer: Session, *, says: bool) -> None:
-        """Have `stats()`, and the log where it `says` so, name a publisher not reached by UDP."""
+    def _on_unreachable(self, peer: Session) -> str:
+        """Have `stats()` name a publisher that is not reached by UDP; return what it says."""
         place = self._place(peer)
-        if place is not None and peer.group is not None and not peer.gone:
-            line = self._lines[place[0]]
-            line.one_way = peer.group.path.text(peer.name, peer.recovery, place[1])
-            if says:
-                self._effects.warn(place[0], peer.session, line.one_way)
+        if place is None or peer.gone:
+            return ""
+        text = _unreachable_text(peer, place[1])
+        self._lines[place[0]].one_way = text
+        return text
 
     def receive_reply(self, peer: Session, frame: Frame, now_ns: int) -> bool:
         """Take what a publisher said over the recovery channel; False: it is nothing of ours."""
-        if frame.kind == Kind.HEADS:
-            self.confirmation.receive_heads(peer, frame, now_ns)
-        elif frame.kind == Kind.ADMITTED:
-            self.confirmation.receive_admitted(peer, frame, now_ns)
+        if frame.kind == Kind.ADMITTED and peer.group is not None:
+            body = control.read_body(frame, control.Admitted)
+            peer.group.token, peer.group.parity = body.token, body.parity
         elif frame.kind == Kind.KEYS and self.keys is not None:
             self.keys.receive_keys(peer, frame, now_ns)
             self._joiner.repeat_probe(peer)
@@ -371,60 +387,23 @@ class MulticastReceiver:
             return False
         return True
 
-    def is_elsewhere(self, peer: Session, welcome: control.Welcome, now_ns: int) -> bool:
-        """Whether to join a session again where it is announced; the shell is to connect there."""
-        used, place = self.sources.get(peer.session), self._announced
-        from_elsewhere = (
-            welcome.recovery.startswith(_WILDCARDS)
-            and used is not None
-            and host_of(used[1]) != host_of(place[1])
-        )
-        confirmation = self.confirmation
-        if not confirmation.is_elsewhere(peer, welcome, now_ns, from_elsewhere=from_elsewhere):
-            return False
-        self.sources[peer.session] = place
-        self._begin_incarnation(peer)
-        if self.keys is not None:
-            self.keys.ask_again(peer)
-        return True
-
-    def _begin_incarnation(self, peer: Session) -> None:
-        """Start over with a session whose publisher was started again."""
+    def begin_incarnation(self, peer: Session) -> None:
+        """Start over with a session whose publisher was started again, or is elsewhere."""
         if self.keys is not None:
             self.keys.begin_incarnation(peer.session)
         self.marks.forget(peer.session)
         self._timed.pop(peer.session, None)
         if peer.group is not None:
-            peer.group.path = NackPath()
+            peer.group.token = peer.group.vain = 0
         for stream in peer.streams.values():  # what it sent before is in its log only
             stream.history = max(stream.history, stream.receiver.head)
 
-    def on_welcome(self, peer: Session, welcome: control.Welcome, now_ns: int) -> None:
-        """Take a session's announcement, of which there are many."""
-        peer.on_control(now_ns)
-        if peer.feedback is not None and welcome.receivers > 0:
-            peer.feedback.group_size = welcome.receivers
-        began_ns = now_ns - int(welcome.age_ms * _MS)
-        # What came before that may be read after it, and silence may have been excused.
-        before_ns = max(began_ns, now_ns - self._timeout_ns)
-        for other in list(self._peers.values()):
-            if (
-                other is not peer
-                and peer.joined
-                and not other.gone
-                and other.feedback is not None
-                and other.name == peer.name
-                and other.last_heard_ns < min(before_ns, now_ns - SILENT_NS)
-            ):
-                if not other.joined:
-                    self._give_up(other, now_ns)
-                elif self.confirmation.is_silent(other, now_ns):
-                    self._joiner.end_peer(other, now_ns)
-                    self.sources.pop(other.session, None)
-
-    def make_feedback(self) -> Feedback:
-        """Return what draws the waits for one publisher's streams."""
-        return Feedback(self._rng)
+    def make_feedback(self, receivers: int) -> Feedback:
+        """Return what draws the waits for one publisher's streams, in a group of so many."""
+        feedback = Feedback(self._rng)
+        if receivers > 0:
+            feedback.group_size = receivers
+        return feedback
 
     def ask(self, stream: Stream, *, window: int, crowded: bool, now_ns: int) -> None:
         """Ask for what is due of a stream, by UDP or over the recovery channel.
@@ -445,10 +424,10 @@ class MulticastReceiver:
                     near.append((start, min(stop, max(fits, start + 1))))
                 else:
                     far.append((start, stop))
-                    if attempt > ATTEMPTS_MAX and start >= stream.history:
-                        state.path.asked_elsewhere(stream.topic, start, stop)
-            if near and attempt == 1:
-                state.path.asked(stream.topic, receiver, near[0][0], now_ns)
+                    if attempt > ATTEMPTS_MAX and start >= stream.history and state.is_followed:
+                        state.vain, state.is_followed = state.vain + 1, False
+                        state.by_udp_ns = now_ns + BY_UDP_NS
+            state.is_followed |= bool(near) and attempt == 1
             self._nack(stream, near, attempt, now_ns)
         if far:
             limit = self._frame_bytes_max
@@ -460,10 +439,11 @@ class MulticastReceiver:
 
     def _is_near(self, stream: Stream, start: int, stop: int, attempt: int, now_ns: int) -> bool:
         state = stream.peer.group
-        return (
+        return bool(
             attempt <= ATTEMPTS_MAX
             and state is not None
-            and state.path.may_ask(now_ns)
+            and (state.token or self.keys is not None)
+            and (state.vain < VAIN_MAX or now_ns >= state.by_udp_ns)
             and stop - start <= stream.jump_max
             and start >= stream.history
             and not stream.peer.quiet
@@ -565,31 +545,14 @@ class MulticastReceiver:
             yield data
 
     def _receive_welcome(self, line: int, data: bytes, address: Any, now_ns: int) -> Iterator[Came]:
-        """Take an announcement; where a session is joined, another address is no sign of life."""
+        yield None
         frame = Frame(data)
-        session = frame.session
+        state = self._lines[line]
+        state.received += 1
         if bool(frame.flags & wire.FLAG_SEALED) != (self.keys is not None):
             self._refuse_welcome(line, frame, now_ns)
-        peer = self._peers.get(session)
-        self._announced = line, address
-        if peer is None and len(self.sources) < TOPICS_MAX:
-            self.sources[session] = self._announced
-        last_heard_ns, noted_ns, group_size = None, 0, 1
-        if peer is not None and peer.joined and not peer.gone and not is_from(peer, line, address):
-            last_heard_ns, noted_ns = peer.last_heard_ns, peer.noted_ns
-            group_size = 1 if peer.feedback is None else peer.feedback.group_size
-        yield data
-        if session not in self._peers:
-            self.sources.pop(session, None)
-        if peer is None or last_heard_ns is None or peer.probe is not None:
-            return
-        peer.last_heard_ns, peer.noted_ns = last_heard_ns, noted_ns
-        if peer.feedback is not None:
-            peer.feedback.group_size = group_size  # else all would ask at once, or late
-        if (
-            now_ns - last_heard_ns > SILENT_NS
-        ):  # perhaps it has another address now: its echo shows it
-            self._joiner.send_probe(peer, line, now_ns)
+        self._joiner.receive_announcement(line, frame, address, now_ns)
+        state.last_heard_ns = now_ns
 
     def _refuse_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
         """Drop the announcement of a publisher that seals, or does not, unlike this subscriber."""
@@ -721,7 +684,6 @@ class MulticastReceiver:
         peer = self._peers.get(frame.session)
         if peer is None or not peer.joined:
             return
-        peer.on_control(now_ns)
         self._lines[line].last_heard_ns = now_ns
         space = self.buffer_bytes.get(line, 0)
         if peer.group is None or peer.group.sources.get(line) != address:
@@ -740,7 +702,7 @@ class MulticastReceiver:
         if body.reason != control.HISTORY:
             raise FrameError("reason")
         if peer.group is not None:
-            peer.group.path.reached(now_ns)
+            peer.group.vain = 0
         stream = peer.streams.get(body.topic)
         if stream is not None:
             stop = max((stop for _, stop in body.ranges), default=0)
@@ -771,9 +733,8 @@ class MulticastReceiver:
         stream = peer.streams.get(frame.topic)
         if stream is None or not stream.receiver.started:
             return  # a repair of what came before we joined
-        if peer.group is not None:
-            is_new = not stream.receiver.has(frame.sequence, frame.count)
-            peer.group.path.came(frame, now_ns, is_new=is_new)
+        if peer.group is not None and not stream.receiver.has(frame.sequence, frame.count):
+            peer.group.vain = 0  # else it may be for another receiver
         timed = self._timed.get(peer.session)
         if timed is not None and timed[0] is stream and frame.covers(timed[1]):
             del self._timed[peer.session]

@@ -44,26 +44,27 @@ class Handshake:
         has_last: whether its last heads came over the recovery channel: no echo is needed.
         reported_complete: whether it was reported since that nothing of it is missing.
         keep_alive_ns: when to report again that this subscriber is there.
+        began_ns: when the last probe was begun.
 
     """
 
     __slots__ = (
-        "_due_ns", "_tries", "closing", "has_last", "joined", "keep_alive_ns", "line", "probe",
-        "reported_complete",
+        "_due_ns", "_tries", "began_ns", "closing", "has_last", "joined", "keep_alive_ns", "line",
+        "probe", "reported_complete",
     )  # fmt: skip
 
     def __init__(self, line: int) -> None:
         self.line = line
         self.probe: int | None = None
         self.joined = self.closing = self.reported_complete = self.has_last = False
-        self.keep_alive_ns = self._due_ns = self._tries = 0
+        self.keep_alive_ns = self.began_ns = self._due_ns = self._tries = 0
 
     def begin(self, line: int, effects: Effects, *, rng: Random, now_ns: int) -> int:
         """Await the echo of a new probe over a line; return its id, for the caller's PROBE."""
         if self.probe is not None:
             effects.unsubscribe(self.line, Kind.ECHO, self.probe)
         self.line, self.probe = line, rng.getrandbits(64)
-        self._due_ns, self._tries = now_ns + probe_wait_ns(0), 0
+        self.began_ns, self._due_ns, self._tries = now_ns, now_ns + probe_wait_ns(0), 0
         effects.subscribe(line, Kind.ECHO, self.probe)
         return self.probe
 

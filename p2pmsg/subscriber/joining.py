@@ -12,16 +12,17 @@ at once what was missed in between. A silent line is probed too, and a publisher
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from p2pmsg import control, wire
+from p2pmsg import control
 from p2pmsg.start import Start
+from p2pmsg.subscriber.announcement import Announcements
 from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
 from p2pmsg.subscriber.draining_feeds import DrainingFeeds
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.handshake import probe_wait_ns
-from p2pmsg.subscriber.path_probes import PathProbes
 from p2pmsg.subscriber.reachable import Reached
+from p2pmsg.subscriber.rejoin import ANSWER_NS, Rejoin
 from p2pmsg.subscriber.relays import RelayClient, merge_heads
 from p2pmsg.subscriber.resume import (
     UNCONFIRMED_NS,
@@ -33,17 +34,16 @@ from p2pmsg.subscriber.resume import (
     take_incarnation,
 )
 from p2pmsg.subscriber.servers import Denials, Servers
-from p2pmsg.subscriber.sessions import GroupState, Route, Session
+from p2pmsg.subscriber.sessions import Route, Session
 from p2pmsg.subscriber.settings import Settings
-from p2pmsg.subscriber.space import Space, large_text
+from p2pmsg.subscriber.space import Space
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.topics import matches
-from p2pmsg.wire import Frame, FrameError, Kind
+from p2pmsg.wire import Frame, Kind
 from recovery import LossReason
 from recovery.checks import to_ns
 
 if TYPE_CHECKING:
-    from p2pmsg.mold.feed import SessionAnnounced
     from p2pmsg.subscriber.group import MulticastReceiver
 
 _MS = 1_000_000
@@ -72,8 +72,10 @@ class SessionJoiner:
         relays: the relays that are connected.
         multicast: takes datagrams; None: there are none.
         servers: checks what servers may send; None: all of it.
-        quiet: asks publishers whose data path is silent.
+        announcements: takes who is where.
+        rejoin: asks publishers for what the data path does not say.
         former: asks for what is missing of feeds' sessions when others have begun.
+        space: makes space for new sessions and streams.
         next_check_ns: when `check` is due.
 
     """
@@ -123,8 +125,9 @@ class SessionJoiner:
         self._asked = self.start.position if self.start.kind == "sequence" else 0
         self._pages = control.HeadPages(config.streams_max)
         self._reached = Reached(lines, self.peers, self.relays.upstreams, self.effects)
-        self.quiet, self.former = PathProbes(self, rng), DrainingFeeds(self)
-        self._space = Space(self.peers, stream_table, self.effects, invalid, self.forget_peer)
+        self.announcements = Announcements(self)
+        self.rejoin, self.former = Rejoin(self, rng), DrainingFeeds(self)
+        self.space = Space(self.peers, stream_table, self.effects, invalid, self.forget_peer)
 
     def receive_multicast(self) -> "MulticastReceiver":
         """Return what takes the datagrams of multicasts."""
@@ -153,7 +156,7 @@ class SessionJoiner:
             peer.joined
             and not peer.gone
             and not (peer.closing and peer.handshake.reported_complete)
-            and (not state.shared or now_ns - peer.came_ns <= self._timeout_ns)
+            and not (state.shared and peer.quiet)
             for peer in self._peers_at(line)
         )
 
@@ -165,192 +168,21 @@ class SessionJoiner:
             if peer.session == last or (group is not None and line in group.sources):
                 yield peer
 
-    def receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
-        """Take the first frame of a new connection, or the one that a closing publisher sends."""
-        if frame.flags & wire.FLAG_RELAY or (
-            frame.flags & wire.FLAG_CLOSING and self.lines[line].relay is not None
-        ):
-            self._receive_relay_welcome(line, frame, now_ns)
-            return
-        welcome = control.read_body(frame, control.Welcome)
-        session = frame.session
-        state = self.lines[line]
-        peer = self.peers.get(session)
-        if frame.flags & wire.FLAG_CLOSING:
-            if peer is not None and not peer.closing and not peer.gone:
-                self._on_closing(peer, line, now_ns)
-            return
-        if not self._may_announce(line, peer, "publish", welcome.name, now_ns):
-            return
-        state.unknown_ns, state.refusal = None, ""
-        self._part_from_relay(line, now_ns)
-        member = self.multicast if state.shared else None
-        if (
-            member is not None
-            and peer is not None
-            and not member.is_elsewhere(peer, welcome, now_ns)
-        ):
-            state.session = session
-            member.on_welcome(peer, welcome, now_ns)
-            return
-        if peer is None:
-            peer = self._meet(line, session, welcome, member, now_ns)
-        elif peer.gone and member is None and not state.distrusted:
-            return  # it is late: another session has its place
-        else:
-            self._renew(peer, line, welcome)
-            if member is not None:
-                member.on_welcome(peer, welcome, now_ns)
-        if not state.contacted and member is None:
-            state.contacted, state.contacted_ns = True, now_ns
-        state.distrusted = False
-        state.endpoint_hash = control.endpoint_hash_of(welcome.recovery)
-        if state.session != session:
-            former, state.session = state.session, session
-            if member is None:
-                self._end_replaced(former, now_ns)
-        peer.last_heard_ns = now_ns
-        peer.direct, peer.current, peer.own.refused = True, None, {}
-        peer.user = "" if self.servers is None else self.servers.users[line]
-        self.on_incarnation(peer, welcome.incarnation, now_ns)
-        self.next_check_ns = now_ns
-        self.send_probe(peer, line, now_ns)
-
-    def _meet(
-        self,
-        line: int,
-        session: int,
-        welcome: control.Welcome,
-        member: "MulticastReceiver | None",
-        now_ns: int,
-    ) -> Session:
-        """Make a session that was announced; `FrameError` where there is no space for it."""
-        state = self.lines[line]
-        self._space.for_session()
-        returning = state.contacted
-        if member is not None:
-            member.make_space(now_ns)
-            returning &= now_ns - int(welcome.age_ms * _MS) > state.contacted_ns
-        peer = Session(session, welcome, returning=returning, now_ns=now_ns)
-        if member is not None:
-            peer.feedback, peer.group = member.make_feedback(), GroupState(now_ns)
-            member.on_welcome(peer, welcome, now_ns)
-        self.peers[session] = peer
-        self.effects.connect(line, session, welcome.recovery)
-        if text := large_text(welcome, self.settings.config.frame_bytes_max):
-            self.effects.warn(line, session, text)
-        return peer
-
-    def _part_from_relay(self, line: int, now_ns: int) -> None:
-        """Note that a publisher, and no relay any more, is at the end of a line."""
-        if self.lines[line].relay is not None:
-            self.relays.leave_line(line)
-            self._end_unrouted(now_ns)
-
-    def _may_announce(
-        self, line: int, peer: Session | None, verb: str, name: str, now_ns: int
-    ) -> bool:
-        """Whether the server of a line may announce a session, or itself as a relay.
-
-        One that may send nothing is disconnected, and tried again after some seconds.
-        """
-        servers = self.servers
-        if servers is None:
-            return True
-        if peer is not None and peer.user not in ("", servers.users[line]):
-            raise FrameError("denied")  # another one's session
-        if servers.check_any(line, verb, name):
-            return True
-        self.relays.leave_alone(line, f"its key has no right to {verb} anything here", now_ns)
-        self._end_unrouted(now_ns)
-        return False
-
-    def _receive_relay_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
-        """Take the first frame of a connection to a relay, or the one of a closing relay."""
-        welcome = control.read_body(frame, control.Welcome)
-        if frame.flags & wire.FLAG_CLOSING:
-            for peer, route in self.relays.routes_over(line):
-                if peer.session == frame.session and not route.handshake.closing:
-                    route.handshake.on_closing()
-                    self._probe_route(peer, route, now_ns)
-                    self.next_check_ns = now_ns
-            return
-        state = self.lines[line]
-        if not self._may_announce(line, None, "relay", welcome.name, now_ns):
-            return
-        state.unknown_ns = None
-        state.contacted, state.distrusted = True, False
-        state.endpoint_hash = control.endpoint_hash_of(welcome.recovery)
-        former, state.session = state.session, None
-        self._end_replaced(former, now_ns)
-        self.relays.meet(line, frame.session, welcome, now_ns)
-        for peer, route in self.relays.routes_over(line):
-            self._probe_route(peer, route, now_ns)
-        if self.relays.ask_or_refuse(frame.session, now_ns):
-            self.next_check_ns = now_ns
-        self._end_unrouted(now_ns)
-
-    def receive_sessions(self, relay: int, frame: Frame, now_ns: int) -> None:
-        """Take a page of the sessions that a relay serves."""
-        for up, entry in self.relays.receive_sessions(relay, frame, now_ns):
-            peer = self.peers.get(entry.session)
-            if peer is None:
-                self._space.for_session()
-                welcome = control.Welcome(entry.name, "", up.stall_ms)
-                peer = Session(entry.session, welcome, returning=False, now_ns=now_ns)
-                self.peers[entry.session] = peer
-                peer.late = up.complete
-            for route in self.relays.add_routes(up, peer, entry, now_ns):
-                self._probe_route(peer, route, now_ns)
-        self._end_unrouted(now_ns)
-
-    def _end_replaced(self, former: int | None, now_ns: int) -> int | None:
+    def end_replaced(self, former: int | None, now_ns: int) -> int | None:
         """End the session that a line had, and return it, unless another line still has it."""
         if former not in self.peers or any(line.session == former for line in self.lines):
             return None
         self.end_peer(self.peers[former], now_ns)
         return former
 
-    def _end_unrouted(self, now_ns: int) -> None:
+    def end_unrouted(self, now_ns: int) -> None:
         """End the sessions to which no relay leads any more."""
         for peer in self.relays.unrouted():
             self.end_peer(peer, now_ns)
 
-    def announce(
-        self, line: int, feed: "SessionAnnounced", now_ns: int
-    ) -> tuple[int | None, int | None]:
-        """Join a session of a feed; see `p2pmsg.mold.feed.FeedTaker`."""
-        state = self.lines[line]
-        resumed = None
-        if feed.session not in self.peers:
-            self._space.for_session()
-            resumed = self._join_feed(line, feed, now_ns)
-        former, state.session, state.contacted = state.session, feed.session, True
-        return resumed, self.former.replace(former, feed, now_ns)
-
-    def _join_feed(self, line: int, feed: "SessionAnnounced", now_ns: int) -> int:
-        """Make a session of a feed; it is joined at once, without an echo."""
-        welcome = control.Welcome(feed.name, "", -1.0)
-        returning, start = self.lines[line].contacted, self.start
-        peer = Session(feed.session, welcome, returning=returning, now_ns=now_ns)
-        peer.joined = peer.direct = True
-        peer.handshake.line = line
-        self.peers[feed.session] = peer
-        stream = self.stream_table.add(peer, feed.topic, can_ask=feed.can_ask)
-        resumed = None
-        if self.cursor is not None:
-            resumed = self.cursor.start_of(feed.session, feed.topic, feed.first)
-        if resumed is not None:
-            at = resumed = max(feed.first, resumed)
-        elif start.kind == "sequence":
-            at = max(feed.first, start.position)
-        else:
-            at = feed.first if start.kind == "earliest" or returning else feed.following
-        stream.receiver.start_at(at, now_ns=now_ns)
-        if self.cursor is not None:
-            self.cursor.note(peer)
-        self.effects.connect(line, feed.session)
-        return resumed or 0
+    def receive_announcement(self, line: int, frame: Frame, address: Any, now_ns: int) -> None:
+        """Take what a publisher to a group says again and again."""
+        self.announcements.receive_of_group(line, frame, address, now_ns)
 
     def hurry(self, due_ns: int) -> None:
         """Let `check` be due by a time."""
@@ -368,15 +200,6 @@ class SessionJoiner:
         several = len(peer.routes) > 1 or self.relays.unsettled(now_ns)
         return None if several else earliest
 
-    def _on_closing(self, peer: Session, line: int, now_ns: int) -> None:
-        peer.handshake.on_closing()
-        self.next_check_ns = now_ns
-        if self.multicast is not None and peer.group is not None:
-            # Anybody may say so in a group, which must not make the publisher send echoes to all.
-            self.multicast.confirmation.want(peer, None, now_ns)
-        else:
-            self.send_probe(peer, line, now_ns)  # its echo has the last heads
-
     def on_last_heads(self, peer: Session, now_ns: int) -> None:
         """Note that a publisher has said over TCP that it closes, and what its last heads are."""
         if not peer.closing:
@@ -384,23 +207,12 @@ class SessionJoiner:
         peer.handshake.has_last = True
         self.hurry(now_ns)
 
-    def _renew(self, peer: Session, line: int, welcome: control.Welcome) -> None:
-        """Note that a session is alive: its publisher may have restarted on its log."""
-        is_moved = peer.recovery != welcome.recovery or peer.group is not None
-        if peer.gone or not peer.direct or is_moved:
-            self.effects.disconnect(peer.session)
-            self.effects.connect(line, peer.session, welcome.recovery)
-        peer.gone = False
-        peer.handshake.renew(
-            is_same_incarnation=welcome.incarnation != 0 and welcome.incarnation == peer.incarnation
-        )
-        peer.name, peer.recovery = welcome.name, welcome.recovery
-        peer.stall_ms = welcome.stall_ms
-
     def begin_again(self, peer: Session, now_ns: int) -> None:
         """Join a session again over the same channels: its publisher was restarted."""
         peer.unconfirmed_until_ns = now_ns + UNCONFIRMED_NS
         self._forget_last()
+        if self.multicast is not None:
+            self.multicast.begin_incarnation(peer)
         peer.handshake.on_open()
         peer.current, peer.own.refused = None, {}
         self.next_check_ns = now_ns
@@ -422,7 +234,7 @@ class SessionJoiner:
         if peer.probe is not None:
             self._request_probe(peer, peer.own, peer.probe)
 
-    def _probe_route(self, peer: Session, route: Route, now_ns: int) -> None:
+    def probe_route(self, peer: Session, route: Route, now_ns: int) -> None:
         """Ask a relay for an echo."""
         handshake = route.handshake
         probe = handshake.begin(handshake.line, self.effects, rng=self._rng, now_ns=now_ns)
@@ -486,7 +298,7 @@ class SessionJoiner:
             self.next_check_ns = now_ns  # it may be asked now
             line = self.lines[peer.handshake.line]
             if not line.contacted:
-                line.contacted, line.contacted_ns = True, peer.group.met_ns
+                line.contacted, line.contacted_ns = True, peer.met_ns
         if self.cursor is None or peer not in self.cursor.newcomers:
             self.send_joined(peer, now_ns)
         else:  # it has joined once the cursor says so: see `ResumePoints.record`
@@ -548,7 +360,9 @@ class SessionJoiner:
             body.wants_token = peer.group is not None
             body.settles = self._is_drained is not None or self.relays.own is not None
         self.effects.send(route.key, Kind.JOINED, peer.session, body)
-        route.handshake.on_report(now_ns + self._keep_alive_ns, complete=complete)
+        is_admitted = route is not peer.own or peer.group is None or peer.group.token
+        due_ns = now_ns + (self._keep_alive_ns if is_admitted else ANSWER_NS)
+        route.handshake.on_report(due_ns, complete=complete)
 
     def _is_complete(self, peer: Session, route: Route) -> bool:
         """Whether a closing publisher, or relay, may go: all of it has come, and was processed."""
@@ -559,7 +373,7 @@ class SessionJoiner:
             return False
         if handshake.probe is not None and not handshake.has_last:
             return False
-        if route is peer.own and group is not None and group.is_asking:
+        if route is peer.own and group is not None and self.rejoin.is_asking(peer.session):
             return False
         if cursor is not None and peer in cursor.newcomers:
             return False
@@ -602,7 +416,7 @@ class SessionJoiner:
         self.relays.ask_again(now_ns)
         for peer in self.peers.values():
             for route in peer.relayed:
-                self._probe_route(peer, route, now_ns)
+                self.probe_route(peer, route, now_ns)
 
     def check(self, *, now_ns: int) -> None:
         """Repeat probes, send keep-alives, and make silent connections again."""
@@ -610,12 +424,12 @@ class SessionJoiner:
         for peer in self.peers.values():
             for route in peer.relayed:
                 self._check_relayed(peer, route, now_ns)
-        self._end_unrouted(now_ns)
+        self.end_unrouted(now_ns)
         self._check_peers(now_ns)
         self._check_lines(now_ns)
-        self._space.warn(now_ns)
+        self.space.warn(now_ns)
         self._reached.check(now_ns)
-        self.quiet.check(now_ns)
+        self.rejoin.check(now_ns)
         self.former.check(now_ns)
         if self.multicast is not None:
             self.multicast.check(now_ns)
@@ -624,9 +438,7 @@ class SessionJoiner:
             for p in self.peers.values()
         )
         due_ns = now_ns + (HURRIED_CHECK_NS if hurried else self._check_ns)
-        if self.multicast is not None:
-            due_ns = min(due_ns, max(self.multicast.confirmation.due_ns, now_ns + _MS))
-        self.next_check_ns = due_ns
+        self.next_check_ns = min(due_ns, max(self.rejoin.due_ns, now_ns + _MS))
 
     def _check_relayed(self, peer: Session, route: Route, now_ns: int) -> None:
         handshake = route.handshake
@@ -653,9 +465,7 @@ class SessionJoiner:
                 is_due = False
             elif handshake.closing and not handshake.reported_complete:
                 is_due = self._is_complete(peer, peer.own)
-            elif (
-                handshake.reported_complete and now_ns - peer.last_heard_ns > self._timeout_ns // 2
-            ):
+            elif handshake.reported_complete and now_ns - peer.heard_ns > self._timeout_ns // 2:
                 is_due = (
                     False  # it has gone: its next incarnation would get this, queued, as its own
                 )
@@ -663,8 +473,8 @@ class SessionJoiner:
                 is_due = peer.direct and handshake.is_report_due(now_ns, complete=False)
             if is_due:
                 self.send_joined(peer, now_ns)
-            silent = now_ns - peer.last_heard_ns > self._timeout_ns
-            if now_ns - peer.last_heard_ns > self._give_up_ns:
+            silent = now_ns - peer.heard_ns > self._timeout_ns
+            if now_ns - peer.heard_ns > self._give_up_ns:
                 self._give_up(peer, now_ns)
             if silent or peer.presumed_gone:  # or it is back, perhaps restarted on its log
                 peer.presumed_gone = silent
@@ -692,7 +502,7 @@ class SessionJoiner:
                 pass
             elif peer.handshake.reported_complete:
                 pass  # it has gone on that
-            elif line.shared and now_ns - peer.came_ns <= self._timeout_ns // 2:
+            elif line.shared and now_ns - peer.heard_ns <= self._timeout_ns // 2:
                 pass  # it is heard over another line
             elif peer.joined and peer.probe is None and peer.recovery:
                 self.send_probe(peer, index, now_ns)  # perhaps it only has no topic that is ours
@@ -708,7 +518,7 @@ class SessionJoiner:
             self.effects.disconnect(peer.session)
             return
         peer.gone = True
-        self._space.on_end(peer.session)
+        self.space.on_end(peer.session)
         if not peer.joined:
             self._begin_unjoined(peer, now_ns)
         for stream in peer.streams.values():
@@ -781,7 +591,9 @@ class SessionJoiner:
     def forget_peer(self, session: int) -> None:
         """Forget a session and its streams; what they counted stays counted."""
         peer = self.peers.pop(session)
-        self._space.on_forgotten(session)
+        if not peer.gone:
+            self.effects.disconnect(session)
+        self.space.on_forgotten(session)
         if self.multicast is not None:
             self.multicast.forget(peer)
         self._forget_last()

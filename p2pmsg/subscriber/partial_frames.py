@@ -72,10 +72,7 @@ def on_answer(core: "SubscriberCore", key: int, came_ns: int) -> None:
                 peer.tried_ns = max(peer.tried_ns, came_ns)
             peer.repaired_ns = max(peer.repaired_ns, came_ns)
             core.gaps.answering(came_ns)
-            if peer.group is not None:
-                peer.group.answered_ns = max(peer.group.answered_ns, came_ns)
-            if came_ns > peer.last_heard_ns:
-                peer.on_answering(came_ns)
+            peer.answered_ns = max(peer.answered_ns, came_ns)
     relay = core.relays.upstreams.get(key)
     if relay is not None and relay.asked_ns is not None:
         relay.asked_ns = max(relay.asked_ns, came_ns)

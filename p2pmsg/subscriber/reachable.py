@@ -52,7 +52,7 @@ class Reached:
                 return ""
             return _text(f"relay {up.name!r}", up.recovery, now_ns - up.met_ns)
         peer = None if line.session is None else self._peers.get(line.session)
-        if peer is None or peer.joined or peer.replied or now_ns - peer.met_ns < FIRST_NS:
+        if peer is None or peer.joined or peer.answered_ns >= 0 or now_ns - peer.met_ns < FIRST_NS:
             return ""
         return _text(f"publisher {peer.name!r}", peer.recovery, now_ns - peer.met_ns)
 

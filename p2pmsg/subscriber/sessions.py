@@ -9,7 +9,6 @@ from p2pmsg.control import Heads, Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.message import Origin
 from p2pmsg.subscriber.handshake import Handshake
-from p2pmsg.subscriber.nack_path import NackPath
 from p2pmsg.subscriber.typed import ValueType
 from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, single_struct, stream_prefix
 from recovery import (
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 MALFORMED_MAX: Final = 1024
 """Ranges of malformed messages that are distinguished."""
-FIRST_WAIT_NS: Final = 10_000_000
-"""Between two questions to one multicast session, as long as their hints are true."""
 REFUSED_MAX: Final = 1024
 """Refused ranges that are remembered for each stream and route. Beyond it all are forgotten, and
 asked for once more."""
@@ -58,7 +55,7 @@ class Route:
     refused: Refusals = field(default_factory=dict)
     """What cannot be had here, by topic and reason."""
     announced_ns: int = 0
-    """When the relay last said that it has the session."""
+    """When the relay last said that it has the session, or a group's publisher that it is there."""
 
     def __post_init__(self, line: int, now_ns: int) -> None:
         self.handshake = Handshake(line)
@@ -89,52 +86,26 @@ class Route:
 
 @dataclass(slots=True, eq=False)
 class GroupState:
-    """What a multicast session's publisher said over the recovery channel."""
+    """What a session of a multicast has in addition."""
 
-    met_ns: int
-    """When it was first announced."""
+    feedback: Feedback
+    """Draws how long its NACKs wait, by the size of the group."""
     token: int = 0
     """What makes its publisher listen to datagrams; 0: there is none."""
-    incarnation: int | None = None
-    """Which incarnation of the session it is; None: not known."""
     parity: int = 0
-    """How many parity datagrams it sends after a block, once `incarnation` is known."""
-    answered_ns: int = -1
-    """When anything last came over the recovery channel."""
+    """How many parity datagrams it sends after a block."""
     proof: int | None = None
     """The probe whose echo showed where its datagrams come from."""
     sources: dict[int, Any] = field(default_factory=dict)
     """Where its datagrams come from, by line."""
     moved: bool = False
     """Whether the last echo came from another place than those before, over each of its lines."""
-    misfit_ns: int | None = None
-    """Since when it is announced otherwise than it is known, and has not answered."""
-    join_ns: int = 0
-    """When JOINED was last sent for its token."""
-    topics: dict[str, int] = field(default_factory=dict)
-    """What to ask about, and the head that was heard of; 0: none."""
-    everything: bool = False
-    """Whether to ask about all topics."""
-    asked: dict[str, int] | None = None
-    """What the current question is about; None: all topics."""
-    request: int | None = None
-    """The id of the current question."""
-    asked_ns: int = 0
-    due_ns: int = 0
-    all_ns: int = 0
-    wait_ns: int = FIRST_WAIT_NS
-    path: NackPath = field(default_factory=NackPath)
-    """Whether its publisher is reached by UDP."""
-
-    @property
-    def is_asking(self) -> bool:
-        """Whether something is asked, or is to be."""
-        return self.request is not None or bool(self.topics) or self.everything
-
-    @property
-    def is_answered_soon(self) -> bool:
-        """Whether its publisher has been asked for anything: heads, a token, or its incarnation."""
-        return self.is_asking or not self.token or self.misfit_ns is not None
+    vain: int = 0
+    """How many gaps in a row were asked for by UDP in vain, of those at one time the first."""
+    is_followed: bool = False
+    """Whether any was asked for since the last one that was in vain."""
+    by_udp_ns: int = 0
+    """When to ask by UDP again, where many were."""
 
 
 @dataclass(slots=True, eq=False)
@@ -152,23 +123,15 @@ class Session:
     recovery: str = ""
     stall_ms: float = 0.0
     last_heard_ns: int = 0
-    """When anything last came, over any channel; see `came_ns`."""
+    """When anything of its streams last came over the data path; later where silence is excused."""
+    answered_ns: int = -1
+    """When anything last came over its recovery channel; negative: never."""
     met_ns: int = 0
     """When it was first heard of."""
-    replied: bool = False
-    """Whether anything came over its recovery channel."""
-    replied_ns: int = -1
-    """When anything last came over its recovery channel."""
     repaired_ns: int = -1
     """When messages last came over it, those that had come before included."""
     quiet: bool = False
     """Whether its recovery channel works, and nothing of it comes over the data path."""
-    before_ns: int = 0
-    """When anything last came over the data path, where a reply came since."""
-    data_before_ns: int = 0
-    """When data last came, or a heartbeat, where something else came since."""
-    noted_ns: int = -1
-    """In a multicast, when an announcement or a mark last came."""
     streams: "dict[str, Stream]" = field(default_factory=dict)
     former: "list[Stream]" = field(default_factory=list)
     """Streams that ended because the publisher has gone back, the oldest first."""
@@ -208,17 +171,15 @@ class Session:
     """Until when nothing of the session is taken, unless its echo comes."""
     user: str = ""
     """Whose session it is, by the key of its publisher; "" where that is not asked."""
-    feedback: Feedback | None = None
-    """How to ask in a multicast; None: it is none."""
     answer: AnswerTime | None = None
     """How long answers to its NACKs take; None: it has no streams yet."""
     group: GroupState | None = None
-    """In a multicast, what its publisher said over the recovery channel; None: it is none."""
+    """What it has in addition in a multicast; None: it is none."""
 
     def __post_init__(self, welcome: Welcome, now_ns: int) -> None:
         self.origin = Origin(self.session, welcome.name)
         self.recovery, self.stall_ms = welcome.recovery, welcome.stall_ms
-        self.last_heard_ns = self.met_ns = self.data_before_ns = now_ns
+        self.last_heard_ns = self.met_ns = now_ns
         self.own = Route(self.session, -1, 0, now_ns=now_ns)
         self.handshake = self.own.handshake
 
@@ -231,31 +192,15 @@ class Session:
     def name(self, name: str) -> None:
         self.origin = Origin(self.session, name)
 
-    def on_reply(self, now_ns: int) -> None:
-        """Note that something came over a recovery channel."""
-        self.on_answering(now_ns)
-        self.replied = True
-
-    def on_answering(self, now_ns: int) -> None:
-        """Note that something comes over a recovery channel, whole or not."""
-        self.before_ns, self.data_before_ns = self.came_ns, self.data_ns
-        self.last_heard_ns = self.replied_ns = now_ns
-
-    def on_control(self, now_ns: int) -> None:
-        """Note that something came over the data path that says nothing of streams."""
-        self.data_before_ns = self.data_ns
-        self.last_heard_ns = self.noted_ns = now_ns
+    @property
+    def heard_ns(self) -> int:
+        """When anything of it last came, over any channel."""
+        return max(self.last_heard_ns, self.answered_ns, self.own.announced_ns)
 
     @property
-    def came_ns(self) -> int:
-        """When anything last came over the data path, about; later where silence is excused."""
-        return self.before_ns if self.last_heard_ns == self.replied_ns else self.last_heard_ns
-
-    @property
-    def data_ns(self) -> int:
-        """When data or a heartbeat of any stream last came, about, as `came_ns`."""
-        is_other = self.last_heard_ns in (self.replied_ns, self.noted_ns)
-        return self.data_before_ns if is_other else self.last_heard_ns
+    def feedback(self) -> Feedback | None:
+        """How to ask in a multicast; None: it is none."""
+        return None if self.group is None else self.group.feedback
 
     @property
     def probe(self) -> int | None:

@@ -6,6 +6,7 @@ from statistics import mean
 import pytest
 
 from tests.simulation.crowd import lose_one
+from tests.simulation.faults import simulate
 from tests.simulation.profiles import MULTICAST, build, run
 
 RUN_S = 0.12
@@ -91,3 +92,22 @@ def test_a_rotation_does_not_wait_for_one_that_is_gone():
     assert publisher.is_read_by(other.core)
     simulation.run(5.0)
     assert simulation.frames_sent["KEYS"] == before + 1  # the other's: one that is gone gets none
+
+
+@pytest.mark.rounds(2, 100)
+def test_a_session_ends_when_its_publisher_comes_back_without_it(rounds):
+    """Also where the subscriber was stopped when the other one began."""
+    for seed in range(rounds):
+        simulation = simulate(seed, multicast="open", messages_per_s=100, loss=0.05)
+        publisher, subscriber = simulation.add_publisher(), simulation.add_subscriber()
+        simulation.run(0.5)
+        publisher.crash()
+        subscriber.stop_process(3.0 * (seed % 2))
+        simulation.run(0.5)
+        publisher.start()
+        simulation.run(10.0)
+        simulation.heal()
+        assert simulation.drain(30.0), seed
+        former, later = subscriber.core.peers.values()
+        assert (former.gone, later.session) == (True, publisher.session), seed
+        simulation.check(quiet=0.0)

@@ -30,7 +30,6 @@ def sender(*frames, head=None, frames_max=100):
 def admitted(multicast, subscriber=7):
     """Return the token that a subscriber gets."""
     body = control.read_body(Frame(multicast.admit(subscriber, b"it")), control.Admitted)
-    assert body.incarnation == multicast.incarnation
     return body.token
 
 

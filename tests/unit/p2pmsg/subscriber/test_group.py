@@ -1,6 +1,5 @@
 """What a receiver makes of datagrams, and asks a group for: what fits, and history elsewhere."""
 
-from collections import Counter
 from random import Random
 
 import pytest
@@ -11,16 +10,8 @@ from p2pmsg.control import Head, Heads, Nack, Refused, Welcome
 from p2pmsg.multicast import datagram
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.backlog import UNREAD_NS
-from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.effects import Effects
-from p2pmsg.subscriber.group import MulticastReceiver
-from p2pmsg.subscriber.policy import GapPolicy
-from p2pmsg.subscriber.sessions import GroupState, Session
-from p2pmsg.subscriber.settings import Settings
-from p2pmsg.subscriber.streams import StreamTable
-from p2pmsg.wire import FLAG_PLAIN, Frame, Kind
-from recovery import ReceiverConfig
+from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg import frames
 
 MS = 1_000_000
@@ -48,6 +39,8 @@ class Member:
         probe = self.core.peers[SESSION].probe
         if joins:
             self.give(wire.control_frame(Kind.ECHO, probe, Heads("p", [Head("t", 0, 0)])))
+            admitted = wire.control_frame(Kind.ADMITTED, SESSION, control.Admitted(4711))
+            self.core.receive_reply(SESSION, admitted, now_ns=self.now_ns)
         self.core.requests.clear()
 
     @property
@@ -198,80 +191,3 @@ def test_a_hint_reaches_no_further_than_what_is_known():
     member.read()
 
     assert member.asked() == ([(1, 40)], [])
-
-
-class Around:
-    """Stands for what joins sessions; notes what it is given."""
-
-    def __init__(self):
-        self.joined_again = []
-        self.due_ns = 2**62
-
-    def send_probe(self, peer, line, now_ns):
-        pass
-
-    def send_joined(self, peer, now_ns):
-        pass
-
-    def begin_again(self, peer, now_ns):
-        self.joined_again.append(peer.session)
-
-    def end_peer(self, peer, now_ns):
-        pass
-
-    def forget_peer(self, session):
-        pass
-
-    def hurry(self, due_ns):
-        self.due_ns = min(self.due_ns, due_ns)
-
-
-class Receiver(MulticastReceiver):
-    """A receiver without a core that has joined one session, with one stream."""
-
-    def __init__(self):
-        config, start, rng = SubscriberConfig(), parse_start("latest"), Random(1)
-        settings = Settings(subscriber=1, name="s", topics=[], start=start, config=config)
-        self.table = StreamTable(
-            config, ReceiverConfig(), start=start, policy=GapPolicy("wait"),
-            cursor=None, by_line=None, rng=rng, deliver=lambda stream, output: None,
-        )  # fmt: skip
-        welcome = control.Welcome("feed", "tcp://127.0.0.1:1", -1.0)
-        self.peer = Session(SESSION, welcome, returning=False, now_ns=0)
-        self.peer.joined = self.peer.direct = True
-        self.peer.group = GroupState(0)
-        self.peer.group.sources[0] = SOURCE
-        self.peer.feedback = None
-        self.effects, self.invalid, self.around = Effects(), Counter(), Around()
-        super().__init__(
-            settings, self.table, self.around, lines=[Connection()],
-            peers={SESSION: self.peer}, effects=self.effects, invalid=self.invalid, rng=rng,
-        )  # fmt: skip
-        self.stream = self.table.add(self.peer, "t")
-        self.table.begin(self.stream, 0, now_ns=0)
-
-    def hear(self, *made, address=SOURCE):
-        train = [datagram.with_checksum(frame) for frame in made]
-        data = memoryview(b"".join(train))
-        return list(self.decode(0, data, len(train[0]), address, now_ns=1))
-
-    def asked(self):
-        found = [Kind(Frame(data).kind).name for _, data in self.effects.requests]
-        self.effects.requests.clear()
-        return found
-
-    def answer(self, *heads):
-        request = self.peer.group.request
-        body = control.Heads("feed", list(heads))
-        frame = wire.control_frame(Kind.HEADS, SESSION, body, sequence=request)
-        assert self.receive_reply(self.peer, Frame(frame), 2)
-
-
-@pytest.fixture
-def receiver():
-    return Receiver()
-
-
-def plain(sequence):
-    made = frames.data([1, 2], topic="t", session=SESSION, sequence=sequence)
-    return datagram.with_flags(made, add=FLAG_PLAIN)

@@ -5,7 +5,7 @@ import pytest
 from p2pmsg import control, wire
 from p2pmsg.control import Refused
 from p2pmsg.subscriber.effects import Action
-from p2pmsg.subscriber.nack_path import AGAIN_NS, VAIN_MAX
+from p2pmsg.subscriber.group import BY_UDP_NS, VAIN_MAX
 from p2pmsg.wire import Kind
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.subscriber.test_group import SESSION, SIZE, Member
@@ -85,17 +85,17 @@ def test_after_gaps_in_vain_the_recovery_channel_is_asked_at_once_and_it_is_said
 def test_udp_is_tried_again_after_a_minute_and_once_it_answers_it_is_as_before():
     member = Gaps()
     member.lose(VAIN_MAX + 1)
-    member.now_ns += AGAIN_NS
+    member.now_ns += BY_UDP_NS
     assert member.lose(2) == [4, 0]  # still in vain
 
-    member.now_ns += AGAIN_NS
+    member.now_ns += BY_UDP_NS
     missing = member.miss()
     assert member.first_asked() == ([(missing, missing + 1)], [])
     member.message(missing, repair=True)
     member.read()
     assert not member.line.one_way
     assert member.lose(VAIN_MAX) == [4] * VAIN_MAX
-    assert len(member.warnings) == 1
+    assert len(member.warnings) <= 2  # once a minute while it lasts
 
 
 def by_repair(member):
@@ -105,17 +105,12 @@ def by_repair(member):
     member.read()
 
 
-def by_late_repair(member):
-    """It was delayed, and the recovery channel was quicker."""
-    member.message(member.stream.receiver.head - 2, repair=True)
-
-
 def by_hint(member):
     hint = Refused("t", [(0, 1)], control.HISTORY)
     member.give(wire.control_frame(Kind.REFUSED, SESSION, hint))
 
 
-@pytest.mark.parametrize("answer", [by_repair, by_late_repair, by_hint])
+@pytest.mark.parametrize("answer", [by_repair, by_hint])
 def test_one_answer_by_udp_shows_that_it_is_reached(answer):
     member = Gaps()
     member.lose(VAIN_MAX - 1)

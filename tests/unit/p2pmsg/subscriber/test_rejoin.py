@@ -26,13 +26,14 @@ def questions(member):
     ]
 
 
-def answer(member, request, *heads):
-    frame = wire.control_frame(Kind.HEADS, SESSION, Heads("p", list(heads)), sequence=request)
+def answer(member, request, *heads, incarnation=0):
+    body = Heads("p", list(heads), incarnation=incarnation)
+    frame = wire.control_frame(Kind.HEADS, SESSION, body, sequence=request)
     member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
 
 
-def admit(member, token, incarnation=1):
-    frame = wire.control_frame(Kind.ADMITTED, SESSION, Admitted(token, incarnation))
+def admit(member, token):
+    frame = wire.control_frame(Kind.ADMITTED, SESSION, Admitted(token))
     member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
 
 
@@ -89,13 +90,13 @@ def test_only_the_address_of_the_echo_counts():
 
 def test_nacks_bear_the_token():
     member = Member()
-    admit(member, 4711)
+    admit(member, 4712)
     member.message(0)
     member.message(5)
     member.now_ns = max(member.now_ns + 1, member.core.next_deadline_ns())
     member.core.handle_timer(now_ns=member.now_ns)
     frames = [Frame(datagram.open_datagram(data)) for _, _, data in member.core.multicast.outgoing]
-    assert {control.read_body(frame, control.Nack).token for frame in frames} == {4711}
+    assert {control.read_body(frame, control.Nack).token for frame in frames} == {4712}
 
 
 def echo(member, peer, *heads):
@@ -126,7 +127,6 @@ def closing_incarnation():
     member = Member()
     peer = member.core.peers[SESSION]
     peer.incarnation = 9
-    peer.group.token, peer.group.incarnation = 4711, 9
     announce_incarnation(member, wire.FLAG_CLOSING)
     return member, peer
 
@@ -137,36 +137,35 @@ def of_incarnation(incarnation):
     member.message(0)
     peer = member.core.peers[SESSION]
     peer.incarnation = incarnation
-    member.core.joiner.send_joined(peer, member.now_ns)
-    admit(member, 7, incarnation)
     member.core.requests.clear()
     return member, peer
-
-
-def asked_for_token(member):
-    found = any(Frame(data).kind == Kind.JOINED for _, data in member.core.requests)
-    member.core.requests.clear()
-    return found
 
 
 def test_another_incarnation_is_asked_about_and_joined_when_the_publisher_says_so():
     member, peer = of_incarnation(9)
     member.now_ns += 1000 * MS
     announce_incarnation(member, incarnation=10)
-    assert (asked_for_token(member), peer.probe) == (True, None)
-    admit(member, 7, 9)  # an announcement was late, or forged
+    ((request, topics),) = questions(member)
+    assert (topics, peer.probe) == ([], None)
+    answer(member, request, incarnation=9)  # an announcement was late, or forged
     assert peer.probe is None
-    admit(member, 8, 10)
+    member.now_ns += 1000 * MS
+    announce_incarnation(member, incarnation=10)
+    ((request, _),) = questions(member)
+    answer(member, request, incarnation=10)
     assert peer.probe is not None
 
 
-def announce_at(member, endpoint, since_ns):
-    """Announce the session at an endpoint from now on, for so long."""
+def announce_at(member, endpoint, since_ns, incarnation=10, answers=None):
+    """Announce another incarnation at an endpoint, for so long; one `answers` where it is known."""
     end_ns = member.now_ns + since_ns
     while member.now_ns < end_ns:
         member.now_ns += 100 * MS
-        announce_incarnation(member, endpoint=endpoint)
+        announce_incarnation(member, endpoint=endpoint, incarnation=incarnation)
         member.core.handle_timer(now_ns=member.now_ns)
+        for request, _ in questions(member):
+            if answers is not None:
+                answer(member, request, incarnation=answers)
 
 
 def connected_to(member):
@@ -178,11 +177,9 @@ def connected_to(member):
 def test_another_endpoint_is_used_once_the_known_one_does_not_answer():
     member, peer = of_incarnation(9)
     connected_to(member)
-    for _ in range(5):
-        announce_at(member, "tcp://h:2", 900 * MS)
-        admit(member, 7, 9)  # it is where it was
+    announce_at(member, "tcp://h:2", 5000 * MS, answers=9)  # it is where it was
     assert (connected_to(member), peer.probe) == ([], None)
-    announce_at(member, "tcp://h:2", 1200 * MS)
+    announce_at(member, "tcp://h:2", 2000 * MS)
     assert connected_to(member) == ["tcp://h:2"]
     assert peer.probe is not None
 
@@ -190,46 +187,47 @@ def test_another_endpoint_is_used_once_the_known_one_does_not_answer():
 def test_a_publisher_at_an_address_of_no_name_is_looked_for_where_it_is_heard():
     member = Member(joins=False)
     peer, anywhere = member.core.peers[SESSION], "tcp://*:1"
-    announce_at(member, anywhere, 1200 * MS)
+    announce_at(member, anywhere, 1300 * MS)
+    assert connected_to(member)[-1] == "tcp://10.0.0.1:1"
     echo(member, peer, Head("t", 0, 0))
     peer.incarnation = 9
-    admit(member, 7, 9)
-    connected_to(member)
-    sources = member.core.multicast.sources
-    elsewhere = ("10.0.0.2", 9)
+    admit(member, 7)
     for _ in range(120):
         member.now_ns += 100 * MS
-        announce_incarnation(member, endpoint=anywhere, source=elsewhere)
-    assert connected_to(member) == [anywhere]
-    assert sources[SESSION] == (0, elsewhere)
+        announce_incarnation(member, endpoint=anywhere, source=("10.0.0.2", 9))
+    assert connected_to(member) == ["tcp://10.0.0.2:1"]
 
 
-def test_a_session_ends_when_its_publisher_has_begun_another_one_and_returns_with_it():
-    """Also if its last answer was read after the other one had begun."""
+def test_a_session_ends_once_its_publisher_does_not_answer_and_another_has_its_name():
     member = Member()
-    member.now_ns += 1000 * MS
-    admit(member, 7)
-    later, peers = Welcome("p", "tcp://h:2", 1.0, 1, age_ms=10.0), member.core.peers
-    member.give(wire.control_frame(Kind.WELCOME, SESSION + 1, later))
-    echo(member, peers[SESSION + 1], Head("t", 0, 0))
-    while not peers[SESSION].gone:
-        member.now_ns += 200 * MS
-        assert member.now_ns < 10_000 * MS
-        later.age_ms += 200.0
-        member.give(wire.control_frame(Kind.WELCOME, SESSION + 1, later))
-        member.core.handle_timer(now_ns=member.now_ns)
-    assert not peers[SESSION + 1].gone
-    announce_incarnation(member)  # it was only stopped
-    assert (peers[SESSION].gone, peers[SESSION].probe is None) == (False, False)
+    former, later = member.core.peers[SESSION], SESSION + 1
+
+    def pass_seconds(seconds, *, answers):
+        for _ in range(5 * seconds):
+            member.now_ns += 200 * MS
+            body = Welcome("p", "tcp://h:2", 1.0, 1, incarnation=9)
+            member.give(wire.control_frame(Kind.WELCOME, later, body))
+            member.core.handle_timer(now_ns=member.now_ns)
+            for request, _ in questions(member):
+                if answers:
+                    answer(member, request)
+
+    pass_seconds(1, answers=False)
+    echo(member, member.core.peers[later], Head("t", 0, 0))
+    member.core.joiner.on_stopped(2000 * MS, member.now_ns)  # as where this process was stopped
+    pass_seconds(20, answers=True)
+    assert not former.gone
+    pass_seconds(20, answers=False)
+    assert former.gone
+    announce_incarnation(member)  # it was stopped
+    assert (former.gone, former.probe is not None) == (False, True)
 
 
 def test_heads_of_another_incarnation_lead_to_an_echo():
     member, peer = of_incarnation(11)
     member.give(heartbeat(2**62))
     ((request, _),) = questions(member)
-    body = Heads("p", [Head("t", 0, 9)], incarnation=12)
-    frame = wire.control_frame(Kind.HEADS, SESSION, body, sequence=request)
-    member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
+    answer(member, request, Head("t", 0, 9), incarnation=12)
     assert (peer.probe is not None, member.stream.receiver.head) == (True, 1)
     echo = Heads("p", [Head("t", 0, 9, began=1)], incarnation=12)
     member.give(wire.control_frame(Kind.ECHO, peer.probe, echo))
