@@ -55,7 +55,7 @@ def test_the_oldest_segments_go_by_age_of_their_newest_frame():
 
 
 def test_a_log_may_keep_what_is_not_settled_and_nothing_else():
-    log = Log(segment_bytes=4096, retention_age=1)
+    log = Log(segment_bytes=4096, retention_bytes=1)
     log.writer.keep_from(SESSION, "a", 0)
     fill(log)
     names = segments(log.store)
