@@ -285,6 +285,8 @@ class MemoryClient(MemorySocket, ABC):
 
     def receive(self) -> bytes | None:
         """Return the next frame, or None."""
+        if not self._queue and not self.closed:  # mostly so
+            return None
         taken = self._take()
         return None if taken is None else taken[1]
 
@@ -510,6 +512,8 @@ class MemoryRecoveryServer(MemoryServer):
     def receive_some(self, count_max: int) -> list[tuple[bytes, bytes]]:
         """Return requests as `receive` does, oldest first, `count_max` at most."""
         found: list[tuple[bytes, bytes]] = []
+        if not self._queue and not self.closed:  # mostly so
+            return found
         while len(found) < count_max and (request := self.receive()) is not None:
             found.append(request)
         return found

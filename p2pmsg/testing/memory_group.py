@@ -167,6 +167,8 @@ class MemoryGroupReceiver:
         if self._forged:
             data, address = self._forged.popleft()
             return memoryview(data), len(data) or 1, address
+        if self._next is None and not self._receiver.waiting:  # mostly so
+            return None
         first, self._next = self._next or self._take(self._receiver), None
         if first is None:
             return None
@@ -183,7 +185,7 @@ class MemoryGroupReceiver:
 
     def receive_back(self) -> Datagram | None:
         """Return the next datagram that came for this receiver alone; or None."""
-        return self._take(self._back)
+        return self._take(self._back) if self._back.has_message() else None
 
     def queued_bytes(self) -> int:
         """Return about how much has come and was not taken."""
