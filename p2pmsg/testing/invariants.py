@@ -18,6 +18,8 @@ def final_violations(subscriber: SimulatedSubscriber, history: History) -> Itera
     if subscriber.core is None:
         yield f"{subscriber.name} is dead"
         return
+    if held := subscriber.core.bytes_held:
+        yield f"{subscriber.name} holds {held} bytes, and nothing waits"
     for stream in subscriber.core.streams:
         yield from _stream_violations(subscriber, stream)
         # A publisher that is gone can confirm nothing.
@@ -222,6 +224,8 @@ def relay_violations(subscriber: SimulatedSubscriber) -> Iterator[str]:
     core = subscriber.core
     relays = [place for place in subscriber.sources if isinstance(place, SimulatedRelay)]
     for place in relays:
+        if place.core is not None and place.core.bytes_held:
+            yield f"{place.name} holds {place.core.bytes_held} bytes, and nothing waits"
         if core is None or place.relay is None or place.evicted:
             continue
         for session, served in place.relay.sessions.items():

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from p2pmsg.message import MessageBatch
-from p2pmsg.subscriber.conflation import bytes_of
-from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.stats import StreamLedger
 from p2pmsg.subscriber.sessions import Stream
-from recovery import Delivery, Loss, LossReason, RangeSet, Rewound
+from recovery import Loss, LossReason, RangeSet, Rewound
 
 VIOLATIONS_MAX = 10
 StreamKey = tuple[int, str]
@@ -190,41 +189,21 @@ class Oracle:
             seen.delivered += len(output)
             self._check_content(stream, output)
 
-    def check_stream(self, stream: Stream, waiting: int, late: int = 0) -> None:
-        """Compare a stream's ledger with what the application saw.
-
-        Args:
-            stream: the stream.
-            waiting: how many messages wait for the application.
-            late: how many of them were reported lost to it. Default 0.
-
-        """
-        receiver = stream.receiver
-        if not receiver.started:
-            return
-        ledger = stream.ledger(waiting)
+    def check_ledger(self, ledger: StreamLedger) -> None:
+        """Compare a stream's ledger, as users see it, with what the application saw."""
+        key = ledger.session, ledger.topic
+        title = f"{self.name}: {ledger.topic!r} of {ledger.publisher}"
         if not ledger.balanced:
-            self._complain(stream, f"has a ledger that does not balance: {ledger}")
-        if key_of(stream) in self.history.former:
+            self.history.complain(f"{title} has a ledger that does not balance: {ledger}")
+        if key in self.history.former:
             return  # it may be one of several of that name
-        seen = self._seen(stream)
+        seen, known = self.seen[key], len(self.history.published.get(key, ()))
         if ledger.delivered != seen.delivered:
-            self._complain(stream, f"claims {ledger.delivered} of {seen.delivered} deliveries")
-        if ledger.lost + late < seen.lost:
-            self._complain(stream, f"claims {ledger.lost} of {seen.lost} losses")
-        known = len(self.history.of(stream))
-        if receiver.head > max(known, receiver.start):
-            self._complain(stream, f"has head {receiver.head} where {known} were published")
-
-    def check_position(self, stream: Stream, position: int) -> None:
-        """Compare a stream's position with what the application saw."""
-        if not stream.receiver.started or key_of(stream) in self.history.former:
-            return
-        following = self._seen(stream).next
-        if position == following:
-            return
-        if position < following or not self.conflate:
-            self._complain(stream, f"has position {position} where {following} comes next")
+            delivered = f"{ledger.delivered} of {seen.delivered} deliveries"
+            self.history.complain(f"{title} claims {delivered}")
+        if ledger.head > max(known, ledger.start):
+            text = f"has head {ledger.head} where {known} were published"
+            self.history.complain(f"{title} {text}")
 
     def _go_on(self, stream: Stream, seen: Seen, start: int, stop: int) -> None:
         """Go on with what follows; what is left out was conflated, or else it is wrong."""
@@ -298,21 +277,3 @@ def _has(messages: "list[Accepted | None]", sequence: int, got: Accepted) -> boo
 
 def _accepted_ns(message: Accepted | None) -> int:
     return 0 if message is None else message.at_ns
-
-
-def miscounted(core: SubscriberCore) -> str:
-    """Return what a subscriber's exit counts wrongly, or nothing."""
-    ready = core.ready
-    waiting: Counter[int] = Counter()
-    held = 0
-    for stream, output in ready:
-        if isinstance(output, Delivery):
-            waiting[id(stream)] += output.count
-            held += bytes_of(output.item)
-    if ready.bytes_held != held:
-        return f"{ready.bytes_held} bytes are ready instead of {held}"
-    for stream in core.streams:
-        delivered = stream.receiver.handed - waiting[id(stream)]
-        if stream.delivered_count != delivered:
-            return f"took {stream.delivered_count} of {stream.topic!r} instead of {delivered}"
-    return ""

@@ -27,7 +27,6 @@ class SimulatedReader:
         rng: chooses how each message is taken.
         deliver: gets what comes.
         interrupts: part of the calls that are interrupted.
-        check: called after each of these.
 
     """
 
@@ -39,14 +38,12 @@ class SimulatedReader:
         deliver: Callable[[MessageBatch], object],
         *,
         interrupts: float,
-        check: Callable[[], object],
     ) -> None:
         self._face = face
         self._peer = peer
         self._rng = rng
         self._deliver = deliver
         self._interrupts = interrupts
-        self._check = check
 
     @property
     def left(self) -> int:
@@ -78,7 +75,6 @@ class SimulatedReader:
         except TimeoutError:
             return False
         except Interrupted:
-            self._check()
             return True
         self._deliver(batch_of(taken) if isinstance(taken, Message) else taken)
         return True

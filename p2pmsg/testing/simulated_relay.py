@@ -11,7 +11,7 @@ from p2pmsg.relay.core import RelayCore
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.sessions import Session
 from p2pmsg.testing.network import FaultyNetwork
-from p2pmsg.testing.oracle import History, StreamKey, miscounted
+from p2pmsg.testing.oracle import History, StreamKey
 from p2pmsg.testing.simulated_process import SimulatedProcess
 from p2pmsg.testing.simulated_publisher import LOG_SEGMENT_BYTES, SimulatedPublisher
 from recovery import RangeSet
@@ -123,7 +123,3 @@ class SimulatedRelay(SimulatedProcess[RelayPeer]):
                 for loss in stream.losses:
                     self.never_had[session, topic].add(loss.start, loss.stop)
         super().crash()
-
-    def _on_turn(self) -> None:
-        if self.core is not None and (wrong := miscounted(self.core)):
-            self._history.complain(f"{self.name}: {wrong}")
