@@ -235,7 +235,7 @@ class CursorFile:
     def _write(self, *changes: "tuple[str, Sequence[Row]]", durable: bool) -> None:
         try:
             self._store.write(*changes, durable=durable)
-        except (OSError, RecoveryError):
+        except OSError:
             self._has_failed = True
             raise
         self.unsynced = not durable
@@ -243,7 +243,7 @@ class CursorFile:
     def _sync(self) -> None:
         try:
             self._store.sync()
-        except (OSError, RecoveryError):
+        except OSError:
             self._is_ahead = self._has_failed = True  # what it leaves is unknown
             raise
         self.unsynced = False

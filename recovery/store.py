@@ -42,8 +42,8 @@ Row = tuple[Any, ...]
 class Store:
     """An open file; for any thread, one at a time.
 
-    Every method raises `OSError` where the disk is full or fails, and `RecoveryError` where the
-    file is damaged. An exception at any line leaves a write done or not done, and the store usable.
+    Every method raises `OSError` where the disk is full or fails, or the file was damaged since.
+    An exception at any line leaves a write done or not done, and the store usable.
 
     Args:
         path: the file's name, for people.
@@ -68,7 +68,7 @@ class Store:
         try:
             return self._database.execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise as_error(error) from error
+            raise _as_os_error(error) from error
 
     def write(self, *changes: tuple[str, Sequence[Row]], durable: bool) -> None:
         """Do each statement for each of its rows; all is done, or nothing.
@@ -94,7 +94,7 @@ class Store:
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
                 database.rollback()
-            raise as_error(error) from error
+            raise _as_os_error(error) from error
         if durable:
             self._check_place()
 
@@ -103,7 +103,7 @@ class Store:
         try:
             self._database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error as error:
-            raise as_error(error) from error
+            raise _as_os_error(error) from error
         self._check_place()
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ def open_store(
         if database is not None:
             database.close()
         if isinstance(error, sqlite3.Error):
-            raise as_error(error) from error
+            raise _refusal(error) from error
         raise
     return Store(name, database, place)
 
@@ -188,13 +188,18 @@ def _prepare(database: sqlite3.Connection, kind: int, *, shared: bool) -> None:
         raise RecoveryError(f"it is damaged: {wrong}")
 
 
-def as_error(error: sqlite3.Error) -> RecoveryError | OSError:
-    """Return an error of SQLite as one of ours."""
+def _refusal(error: sqlite3.Error) -> RecoveryError | OSError:
+    """Return why a file cannot be opened."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _IN_USE:
         return StoreInUseError("another process, or another part of this one, has it")
     if code in _DAMAGED:
         return RecoveryError(f"it is damaged, or no database: {error}")
+    return _as_os_error(error)
+
+
+def _as_os_error(error: sqlite3.Error) -> OSError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return OSError(_ERRNO.get(code), str(error))
 
 

@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg import Subscriber, control, wire
@@ -16,7 +15,9 @@ from p2pmsg.subscriber.sessions import Session
 from p2pmsg.toolkit import Rarely, Section, Trouble
 from p2pmsg.toolkit import own_log as _log
 from p2pmsg.wire import Kind
-from recovery.durable import lock_file, replace_file, sync_path, unlock_file
+from recovery import RecoveryError
+from recovery.errors import StoreInUseError
+from recovery.store import open_store
 
 if TYPE_CHECKING:
     from p2pmsg.security import Security
@@ -29,55 +30,54 @@ _REPORT_S = 1.0
 _SAVE_AGAIN_S = 0.5
 """Pause before the state is written again after a failure."""
 _BATCH = 256
+_TABLES = "CREATE TABLE totals (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
+_PUT = "INSERT OR REPLACE INTO totals VALUES (?, ?)"
 _Marks = tuple[dict[int, int], frozenset[int]]
 """By session, the next sequence that is not counted yet; and the clients that have not closed."""
 
 
 class StateFile:
-    """Exact totals on disk. The file is always replaced as a whole; a `.lock` file is next to it.
+    """Exact totals on disk: a file of SQLite with one table of JSON by name.
 
     Args:
         path: of the file; its folder must exist.
 
     Raises:
-        ConfigError: the folder does not exist, or another collector has the file; from `load`, the
-            file is not readable, or is none.
+        ConfigError: the folder does not exist, another collector has the file, or it cannot be read
+            or is none.
 
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        if not self._path.parent.is_dir():
-            raise ConfigError("state", "a file in a folder that is there", str(path))
+        self._path = os.fspath(path)
         try:
-            self._lock = lock_file(f"{self._path}.lock")
-        except BlockingIOError as error:
-            raise ConfigError("state", "a file that no other collector has", str(path)) from error
+            self._store = open_store(path, _TABLES, mode=0o600)
+        except StoreInUseError as error:
+            raise ConfigError("state", "a file that no other collector has", self._path) from error
+        except RecoveryError as error:
+            raise ConfigError("state", f"a state file ({error})", self._path) from error
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ConfigError("state", "a file in a folder that is there", self._path) from error
         except OSError as error:
-            what = f"a file that can be locked ({error.strerror})"
-            raise ConfigError("state", what, str(path)) from error
+            raise ConfigError("state", f"readable ({error.strerror})", self._path) from error
 
     def load(self, names_max: int) -> ExactTotals:
-        """Return the totals, from zero where there is no file yet."""
+        """Return the totals, from zero where there is no file yet; raises `ConfigError`."""
         try:
-            data = self._path.read_bytes()
-        except FileNotFoundError:
-            return ExactTotals(names_max)
+            rows = self._store.rows("SELECT name, value FROM totals")
+            return ExactTotals.decode(dict(rows), names_max) if rows else ExactTotals(names_max)
         except OSError as error:
-            raise ConfigError("state", f"readable ({error.strerror})", str(self._path)) from error
-        try:
-            return ExactTotals.decode(data, names_max)
+            raise ConfigError("state", f"readable ({error.strerror})", self._path) from error
         except ValueError as error:
-            raise ConfigError("state", f"a state file ({error})", str(self._path)) from error
+            raise ConfigError("state", f"a state file ({error})", self._path) from error
 
-    def save(self, data: bytes) -> None:
-        """Write a new file and rename it, so that a crash leaves the old one or the new one."""
-        replace_file(self._path, data, mode=0o600).close()
-        sync_path(self._path.parent)
+    def save(self, state: dict[str, str]) -> None:
+        """Write what `ExactTotals.encode` returned; it is on the disk on return, or not at all."""
+        self._store.write((_PUT, list(state.items())), durable=True)
 
     def close(self) -> None:
         """Let another collector have the file."""
-        unlock_file(self._lock)
+        self._store.close()
 
 
 Send = Callable[[int, bytes], None]

@@ -1,7 +1,7 @@
 """Totals made of deltas, each counted once in spite of repeats, cuts and restarts. Pure.
 
 Why they are exact: deltas have sequences, per session of a client. The totals are stored together
-with each session's next sequence, in one file that is replaced by one rename. After a restart the
+with each session's next sequence, in one commit. After a restart the
 collector reads the clients' replay buffers from the start: it has counted what is below the mark,
 and skips it. What is missing at the mark is reported lost with its range.
 
@@ -23,7 +23,6 @@ VERSION = 1
 SESSIONS_MAX = 65_536
 """Sessions remembered; beyond it those that were silent longest are forgotten."""
 LOSSES_MAX = 1_000
-_FORMAT = 1
 _KEPT = ("counters", "gauges", "statistics", "lost", "malformed", "cut", "forgotten")
 """Attributes that are in the state under their own names."""
 _Delta = tuple[Kind, str, tuple[Any, ...]]
@@ -247,25 +246,22 @@ class ExactTotals:
         made.statistics = {key: found.copy() for key, found in self.statistics.items()}
         return made
 
-    def encode(self) -> bytes:
-        """Return the state as bytes: JSON, since its integers are of any size."""
+    def encode(self) -> dict[str, str]:
+        """Return the state, by name; JSON, since its integers are of any size."""
         kept = {name: getattr(self, name) for name in _KEPT}
         state = kept | {
-            "format": _FORMAT,
             "next": list(self._next.items()),
             "losses": list(map(astuple, self.losses)),
             "clients": [[session, *known] for session, known in self._clients.items()],
             "reached": [endpoint for endpoint, reached in self._endpoints.items() if reached],
         }
-        return json.dumps(state).encode()
+        return {name: json.dumps(value) for name, value in state.items()}
 
     @classmethod
-    def decode(cls, data: bytes, names_max: int = 200_000) -> "ExactTotals":
+    def decode(cls, rows: dict[str, str], names_max: int = 200_000) -> "ExactTotals":
         """Return the totals of what `encode` returned; raises `ValueError`."""
         try:
-            state = json.loads(data)
-            if state["format"] != _FORMAT:
-                raise ValueError(f"format {state['format']} is not known here")
+            state = {name: json.loads(value) for name, value in rows.items()}
             totals = cls(names_max)
             for name in _KEPT:
                 setattr(totals, name, state[name])

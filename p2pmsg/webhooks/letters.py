@@ -4,8 +4,8 @@
 is to be sent again, or removes it. Next to it is `cursor`: how far the stream was delivered.
 """
 
+import json
 import os
-import sqlite3
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 from p2pmsg import codec
-from p2pmsg.errors import LogInUseError
-from p2pmsg.webhooks.database import as_os_errors, open_database, transaction
+from p2pmsg.errors import LogFormatError, LogInUseError
+from recovery import RecoveryError
 from recovery.durable import holder_of, lock_file, make_folder, unlock_file
+from recovery.store import Row, open_store
 
 CURSOR: Final = "cursor"
 _LETTERS: Final = "letters"
@@ -25,12 +26,14 @@ _DEAD_MAX: Final = 100_000
 _DEAD_BYTES_MAX: Final = 2**30
 _OTHER_SENDER: Final = "another `p2pmsg hook out`, or webhooks.Sender"
 _TABLES: Final = """
-CREATE TABLE IF NOT EXISTS letters (
+CREATE TABLE letters (
     id TEXT PRIMARY KEY, why TEXT NOT NULL, size INTEGER NOT NULL, record BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS letters_of ON letters (why, size);
-CREATE TABLE IF NOT EXISTS stopped (reason TEXT NOT NULL);
+CREATE INDEX letters_of ON letters (why, size);
+CREATE TABLE stopped (reason TEXT NOT NULL);
 """
-_TOTALS: Final = "SELECT count(*), coalesce(sum(size), 0) FROM letters WHERE why='dead'"
+_OTHERS: Final = """
+SELECT count(*), coalesce(sum(size), 0) FROM letters
+WHERE why='dead' AND id NOT IN (SELECT value FROM json_each(?))"""
 _PUT: Final = "INSERT OR REPLACE INTO letters VALUES (?, ?, ?, ?)"
 
 Why = Literal["parked", "dead", "asked"]
@@ -93,7 +96,11 @@ class Letters:
         with suppress(PermissionError):
             os.chmod(self.folder, 0o700)
         self._lock: FileIO | None = None
-        self._database = open_database(self.folder / _LETTERS, _TABLES, synchronous="FULL")
+        place = self.folder / _LETTERS
+        try:
+            self._store = open_store(place, _TABLES, shared=True, mode=0o600)
+        except RecoveryError as error:
+            raise LogFormatError(str(place), 0, f"{place}: {error}") from error
 
     def lock(self) -> None:
         """Be the endpoint's only sender; `LogInUseError` where there is another one."""
@@ -106,34 +113,33 @@ class Letters:
 
     def close(self) -> None:
         """Close the file."""
-        self._database.close()
+        self._store.close()
         if self._lock is not None:
             unlock_file(self._lock)
 
     def all(self, why: Why, limit: int = -1) -> list[Letter]:
         """Return those that are there for a reason, in their order; -1: as many as there are."""
         statement = "SELECT record FROM letters WHERE why=? ORDER BY rowid LIMIT ?"
-        with as_os_errors():
-            found = self._database.execute(statement, (why, limit))
-            return [Letter(**codec.decode(record) | {"why": why}) for (record,) in found]
+        found = self._store.rows(statement, (why, limit))
+        return [Letter(**codec.decode(record) | {"why": why}) for (record,) in found]
 
     def count(self, why: Why) -> int:
         """Return how many are there for a reason."""
-        return int(self._do("SELECT count(*) FROM letters WHERE why=?", why).fetchone()[0])
+        return int(self._store.rows("SELECT count(*) FROM letters WHERE why=?", (why,))[0][0])
 
     def write(self, puts: Iterable[Letter] = (), drops: Iterable[str] = ()) -> None:
         """Put letters in, and remove others; on the disk on return, or nothing is."""
-        rows = [(each.id, each.why, each.size, codec.encode(asdict(each))) for each in puts]
-        with transaction(self._database) as database:
-            database.executemany(_PUT, rows)
-            database.executemany("DELETE FROM letters WHERE id=?", [(one,) for one in drops])
-            count, size = database.execute(_TOTALS).fetchone()
-            if any(row[1] == "dead" for row in rows) and (
-                count > _DEAD_MAX or size > _DEAD_BYTES_MAX
-            ):
-                raise OSError(
-                    None, f"more dead letters than {_DEAD_MAX} or {_DEAD_BYTES_MAX} bytes"
-                )
+        rows: list[Row] = [(one.id, one.why, one.size, codec.encode(asdict(one))) for one in puts]
+        drops = list(drops)
+        dead = {row[0]: row[2] for row in rows if row[1] == "dead" and row[0] not in drops}
+        if dead:
+            changed = json.dumps([*drops, *(row[0] for row in rows)])
+            count, size = self._store.rows(_OTHERS, (changed,))[0]
+            if count + len(dead) > _DEAD_MAX or size + sum(dead.values()) > _DEAD_BYTES_MAX:
+                what = f"more dead letters than {_DEAD_MAX} or {_DEAD_BYTES_MAX} bytes"
+                raise OSError(None, what)
+        gone = [(one,) for one in drops]
+        self._store.write((_PUT, rows), ("DELETE FROM letters WHERE id=?", gone), durable=True)
 
     def ask(self, ids: Iterable[str]) -> None:
         """Ask the sender, which runs or will, to send dead letters again."""
@@ -146,25 +152,20 @@ class Letters:
     @property
     def stopped(self) -> str | None:
         """Why nothing is to be sent any more, also after a restart; None: it is."""
-        row = self._do("SELECT reason FROM stopped").fetchone()
-        return None if row is None else str(row[0])
+        rows = self._store.rows("SELECT reason FROM stopped")
+        return str(rows[0][0]) if rows else None
 
     def stop(self, reason: str) -> None:
         """Note that nothing is to be sent any more."""
-        self._do("INSERT INTO stopped VALUES (?)", reason)
+        self._store.write(("INSERT INTO stopped VALUES (?)", [(reason,)]), durable=True)
 
     def resume(self) -> None:
         """Note that it is to be sent again."""
-        self._do("DELETE FROM stopped")
+        self._store.write(("DELETE FROM stopped", [()]), durable=True)
 
     def _dead(self, statement: str, ids: Iterable[str]) -> None:
         rows = [(each,) for each in ids if each.isascii()]
-        with transaction(self._database) as database:
-            database.executemany(f"{statement} WHERE id=? AND why='dead'", rows)
-
-    def _do(self, statement: str, *values: str | int) -> sqlite3.Cursor:
-        with as_os_errors():
-            return self._database.execute(statement, values)
+        self._store.write((f"{statement} WHERE id=? AND why='dead'", rows), durable=True)
 
 
 def folders(state: str | Path) -> list[Path]:

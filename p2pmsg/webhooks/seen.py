@@ -2,17 +2,16 @@
 
 import hashlib
 import os
-import sqlite3
 import time
-from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from p2pmsg.errors import LogFailedError, LogInUseError, P2PError
+from p2pmsg.errors import LogFailedError, LogFormatError, LogInUseError
 from p2pmsg.toolkit import Rarely, Trouble
 from p2pmsg.toolkit import own_log as _log
-from p2pmsg.webhooks.database import as_os_errors, open_database, transaction
-from recovery.durable import holder_of, lock_file, require_folder, unlock_file
+from recovery import RecoveryError
+from recovery.errors import StoreInUseError
+from recovery.store import Store, open_store
 
 KEEP_S: Final = 80 * 3600
 """How long an id is kept: longer than the 75 hours of Standard Webhooks' schedule."""
@@ -23,7 +22,7 @@ _CONSEQUENCE: Final = (
     "what is taken meanwhile is known in memory only: if it is sent again after a restart, it is "
     "published again"
 )
-_TABLES: Final = "CREATE TABLE IF NOT EXISTS ids (digest BLOB NOT NULL, taken INTEGER NOT NULL)"
+_TABLES: Final = "CREATE TABLE ids (digest BLOB NOT NULL, taken INTEGER NOT NULL)"
 _PUT: Final = "INSERT INTO ids VALUES (?, ?)"
 _DROP: Final = "DELETE FROM ids WHERE rowid IN (SELECT rowid FROM ids ORDER BY rowid LIMIT ?)"
 
@@ -57,34 +56,23 @@ class SeenIds:
         self._stale = 0  # ids that are to be removed from the file, in which they are the first
         self.forgotten = self.failures = 0
         self._path = "" if path is None else os.path.abspath(path)
-        self._database: sqlite3.Connection | None = None
-        self._lock: FileIO | None = None
+        self._store: Store | None = None
         self._trouble = Trouble(f"the file of webhook ids {self._path}", _CONSEQUENCE, Rarely())
         if self._path:
-            try:
-                self._open(self._path, int(now))
-            except P2PError:
-                raise
-            except OSError as error:
-                reason = f"seen: the file {self._path} cannot be used: {error.strerror}"
-                raise LogFailedError(reason, error.errno) from error
+            self._open(self._path, int(now))
 
     def _open(self, path: str, now: int) -> None:
-        require_folder(os.path.dirname(path))
         try:
-            self._lock = lock_file(path + ".lock")
-        except BlockingIOError as error:
-            pid = holder_of(path + ".lock")
-            raise LogInUseError(path, "the file", _OTHER_RECEIVER, pid) from error
-        try:
-            self._database = open_database(path, _TABLES, synchronous="NORMAL")
-            with as_os_errors():
-                rows = self._database.execute("SELECT digest, taken FROM ids ORDER BY rowid")
-                self._ids.update(rows)
-            self._expire(now)
-        except BaseException:
-            unlock_file(self._lock)
-            raise
+            self._store = open_store(path, _TABLES, mode=0o600)
+            self._ids.update(self._store.rows("SELECT digest, taken FROM ids ORDER BY rowid"))
+        except StoreInUseError as error:
+            raise LogInUseError(path, "the file", _OTHER_RECEIVER) from error
+        except RecoveryError as error:
+            raise LogFormatError(path, 0, f"{path}: {error}") from error
+        except OSError as error:
+            reason = f"seen: the file {path} cannot be used: {error.strerror}"
+            raise LogFailedError(reason, error.errno) from error
+        self._expire(now)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -106,7 +94,7 @@ class SeenIds:
         if digest in self._ids:
             return
         self._ids[digest] = taken
-        if self._database is not None:
+        if self._store is not None:
             self._unwritten[digest] = taken
         self._expire(taken)
         self._write()
@@ -119,10 +107,8 @@ class SeenIds:
                 "%s: %d ids could not be written: if their requests are sent again, they are "
                 "published again", self._path, len(self._unwritten),
             )  # fmt: skip
-        if self._database is not None:
-            self._database.close()
-        if self._lock is not None:
-            unlock_file(self._lock)
+        if self._store is not None:
+            self._store.close()
 
     def _expire(self, now: int) -> None:
         while self._ids:
@@ -136,12 +122,11 @@ class SeenIds:
 
     def _write(self) -> None:
         """Write the ids that the file does not have, and remove those that are forgotten."""
-        if self._database is None or not (self._unwritten or self._stale):
+        if self._store is None or not (self._unwritten or self._stale):
             return
         try:
-            with transaction(self._database) as database:
-                database.executemany(_PUT, self._unwritten.items())
-                database.execute(_DROP, (self._stale,))
+            puts = (_PUT, list(self._unwritten.items()))
+            self._store.write(puts, (_DROP, [(self._stale,)]), durable=False)
         except OSError as error:
             self.failures += 1
             self._trouble.note(str(error.strerror), now_ns=time.monotonic_ns())

@@ -75,7 +75,9 @@ PRIVATE_IMPORTS: dict[str, set[str]] = {
         "p2pmsg.driver.verbs",
     },
     "p2pmsg.statsd": {
-        "recovery.durable",
+        "recovery",
+        "recovery.errors",
+        "recovery.store",
         "p2pmsg.wire",
         "recovery.platform",
         "transports.udp",
@@ -84,6 +86,8 @@ PRIVATE_IMPORTS: dict[str, set[str]] = {
         "p2pmsg.subscriber.sessions",
     },
     "p2pmsg.testing": {
+        "recovery.errors",
+        "recovery.store",
         "transports.base",
         "p2pmsg.subscriber.policy",
         "p2pmsg.peers.loop.publisher",
@@ -121,7 +125,7 @@ PRIVATE_IMPORTS: dict[str, set[str]] = {
         "recovery.log",
         "p2pmsg.driver.virtual",
     },
-    "p2pmsg.webhooks": {"recovery.durable"},
+    "p2pmsg.webhooks": {"recovery.durable", "recovery", "recovery.errors", "recovery.store"},
     "examples": {"p2pmsg.cli.text", "p2pmsg.cli.command"},
 }
 
