@@ -15,7 +15,7 @@ LOGS_BY_ITSELF = {
     "p2pmsg/http/serving.py",
     "transports/own_log.py",
 }
-"""The first one passes errors on to uvicorn's own log."""
+"""The second one passes errors on to uvicorn's own log."""
 
 
 @pytest.mark.parametrize("how", ["filter", "handler"])
