@@ -1,9 +1,11 @@
 """The differences between StatsD servers, each as a setting."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+from p2pmsg.statsd.metric import Kind
 from p2pmsg.toolkit import check, check_fields
 
 TAG_STYLES = ("dogstatsd", "influx", "librato", "graphite", "signalfx")
@@ -52,6 +54,47 @@ class Dialect:
         check("tag_styles", unknown, not unknown, f"of {', '.join(TAG_STYLES)}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """What lines may have: a row of the table of grammars.
+
+    Attributes:
+        kinds: types by how they are written; `other_kind`: any other one, None: it is refused.
+        marks: how sections begin, each once and in any order. External data (`e:`, version 1.5)
+            and cardinality (`card:`, 1.6) are accepted and ignored.
+        sections_stop: from which one on they are not looked at, values and type included; None:
+            all are.
+        other_section: why one that begins otherwise is refused.
+        unrated: kinds whose rate is checked and not used.
+        negative_times: whether a timer may be below 0.
+        has_events: whether there are events and service checks.
+        tags_to_name: whether tags become a part of the name (`;key=value`), and each `value|type`
+            after a colon is a metric of its own.
+        decoding: what is done about bytes that are not UTF-8.
+
+    """
+
+    kinds: Mapping[str, Kind]
+    other_kind: Kind | None = None
+    marks: tuple[str, ...] = ("@", "#", "T", "c:", "e:", "card:")
+    sections_stop: int | None = None
+    other_section: str = "unknown_section"
+    unrated: tuple[Kind, ...] = ()
+    negative_times: bool = True
+    has_events: bool = True
+    tags_to_name: bool = False
+    decoding: Literal["strict", "replace"] = "strict"
+
+
+GRAMMARS: Final = {
+    "sections": Grammar(kinds={kind.value: kind for kind in Kind}),
+    "etsy": Grammar(
+        kinds={"c": Kind.COUNTER, "g": Kind.GAUGE, "ms": Kind.TIMER, "s": Kind.SET},
+        other_kind=Kind.COUNTER, marks=("@",), sections_stop=3, other_section="bad_rate",
+        unrated=(Kind.GAUGE, Kind.SET), negative_times=False, has_events=False, tags_to_name=True,
+        decoding="replace",
+    ),
+}  # fmt: skip
 _LENIENT: dict[str, Any] = {"bad_rate": "ignore", "packed_values": "statistics"}
 _TABLE: dict[str, dict[str, Any]] = {
     "strict": {},

@@ -6,7 +6,7 @@ Sources: statsd's docs/metric_types.md; DataDog's "DogStatsD datagram format", v
 import re
 from typing import Any, Final
 
-from p2pmsg.statsd.dialect import Dialect
+from p2pmsg.statsd.dialect import GRAMMARS, Dialect, Grammar
 from p2pmsg.statsd.metric import (
     STATISTICS,
     BadLine,
@@ -20,16 +20,11 @@ from p2pmsg.statsd.numbers import clean_name, decimal
 
 LINE_BYTES_MAX = 65_536
 """No datagram holds a longer line; over TCP it bounds what is kept of a line that never ends."""
-_KINDS = {kind.value: kind for kind in Kind}
-_ETSY_KINDS = ("c", "g", "ms", "s")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _RATE = re.compile(r"[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?")
 _SECONDS = re.compile(r"[0-9]{1,12}")
 TIMESTAMP_MAX_S: Final = 2**62 // 10**9
 """The last second that a message's timestamp can be: in February 2116."""
-_MARKS = ("@", "#", "T", "c:", "e:", "card:")
-"""How the protocol's sections begin; any order, each once. External data (1.5) and cardinality
-(1.6) are accepted and ignored."""
 _NAME_TAG_MARKS = {"librato": "#", "influx": ",", "graphite": ";"}
 _EVENT_HEADER = re.compile(r"_e\{([0-9]{1,7}),([0-9]{1,7})\}:")
 _EVENT_CHOICES = {
@@ -55,81 +50,72 @@ def parse_line(line: bytes, dialect: Dialect) -> list[Item]:
     line = line.removesuffix(b"\r")
     if not line:
         return []
-    if dialect.grammar == "etsy":
-        return _parse_pieces(line.decode(errors="replace"), dialect)
+    table = GRAMMARS[dialect.grammar]
     try:
-        return [_parse_sections(line, dialect)]
+        if table.has_events and line.startswith((b"_e{", b"_e:")):
+            return [_parse_event(line)]
+        if table.has_events and line.startswith(b"_sc|"):
+            return [_parse_service_check(line)]
+        name, tags, pieces = _split_line(line.decode(errors=table.decoding), dialect, table)
     except UnicodeDecodeError:
-        reason = "not_utf8"
+        return [BadLine("not_utf8", line.decode(errors="replace"))]
     except ValueError as error:
-        reason = str(error)
-    return [BadLine(reason, line.decode(errors="replace"))]
+        return [BadLine(str(error), line.decode(errors="replace"))]
+    return [_parse_piece(name, tags, piece, dialect, table, line) for piece in pieces]
 
 
-def _parse_sections(line: bytes, dialect: Dialect) -> Item:
-    if line.startswith((b"_e{", b"_e:")):
-        return _parse_event(line)
-    if line.startswith(b"_sc|"):
-        return _parse_service_check(line)
-    text = line.decode()
+def _split_line(
+    text: str, dialect: Dialect, table: Grammar
+) -> tuple[str, tuple[str, ...], list[str]]:
+    """Return the name, the tags in it, and what stands after it: one metric, or several."""
+    if table.tags_to_name:
+        text, _, tags = text.partition("|#")
+        name, *pieces = text.split(":")
+        if tags := tags.partition("|#")[0]:
+            name += "".join(
+                ";" + tag.replace(";", "_", 1).replace(":", "=", 1) for tag in tags.split(",")
+            )
+        return clean_name(name) if dialect.clean_names else name, (), pieces or [""]
     name, colon, rest = text.partition(":")
     if not colon or not rest:
         raise ValueError("no_value")
-    name, tags = _split_name(name, dialect.tag_styles)
+    name, found = _split_name(name, dialect.tag_styles)
     if dialect.clean_names:
         name = clean_name(name)
     if not name:
         raise ValueError("empty_name")
     if _CONTROL.search(name):
         raise ValueError("bad_name")
-    return _parse_metric(name, tags, rest, dialect)
+    return name, found, [rest]
 
 
-def _parse_pieces(text: str, dialect: Dialect) -> list[Item]:
-    """Parse a line of statsd's grammar, in which `foo:1|c:320|ms` is two metrics."""
-    head, *rest = text.split("|#")
-    name, *pieces = head.split(":")
-    if rest and rest[0]:
-        name += "".join(
-            ";" + tag.replace(";", "_", 1).replace(":", "=", 1) for tag in rest[0].split(",")
-        )
-    if dialect.clean_names:
-        name = clean_name(name)
-    items: list[Item] = []
-    for piece in pieces or [""]:
-        try:
-            items.append(_parse_metric(name, (), piece, dialect))
-        except ValueError as error:
-            items.append(BadLine(str(error), text))
-    return items
-
-
-def _parse_metric(name: str, tags: tuple[str, ...], rest: str, dialect: Dialect) -> Metric:
+def _parse_piece(
+    name: str, tags: tuple[str, ...], rest: str, dialect: Dialect, table: Grammar, line: bytes
+) -> Item:
     """Parse what stands after the name: values, type, and further sections."""
-    sections = rest.split("|")
-    if len(sections) < 2 or not sections[1]:
-        raise ValueError("no_type")
-    kind = _parse_kind(sections[1], dialect)
-    extra = _parse_extra(sections[2:], kind, dialect)
-    more_tags = extra.pop("tags", ())
-    if more_tags and tags and dialect.tags_twice == "reject":
-        raise ValueError("mixed_tag_styles")
-    values, relative = _parse_values(sections[0], kind, dialect)
-    return Metric(kind, name, values, tags + more_tags, relative=relative, **extra)
+    try:
+        sections = rest.split("|")
+        if len(sections) < 2 or not (written := sections[1]):
+            raise ValueError("no_type")
+        kind = table.kinds.get(written if dialect.type_case else written.lower(), table.other_kind)
+        if kind is None:
+            raise ValueError("unknown_type")
+        extra = {}
+        if len(sections) > 2:
+            extra = _parse_extra(sections[2 : table.sections_stop], kind, dialect, table)
+        more_tags = extra.pop("tags", ())
+        if more_tags and tags and dialect.tags_twice == "reject":
+            raise ValueError("mixed_tag_styles")
+        numbers, relative = _parse_values(sections[0], kind, dialect)
+        if not table.negative_times and kind is Kind.TIMER and numbers[0] < 0:
+            raise ValueError("negative_timer")
+        return Metric(kind, name, numbers, tags + more_tags, relative=relative, **extra)
+    except ValueError as error:
+        return BadLine(str(error), line.decode(errors="replace"))
 
 
-def _parse_kind(text: str, dialect: Dialect) -> Kind:
-    if dialect.grammar == "etsy":
-        return _KINDS[text] if text in _ETSY_KINDS else Kind.COUNTER
-    kind = _KINDS.get(text if dialect.type_case else text.lower())
-    if kind is None:
-        raise ValueError("unknown_type")
-    return kind
-
-
-def _parse_values(
-    text: str, kind: Kind, dialect: Dialect
-) -> tuple[tuple[float, ...] | tuple[str, ...], tuple[bool, ...]]:
+def _parse_values(text: str, kind: Kind, dialect: Dialect) -> tuple[Any, tuple[bool, ...]]:
+    """Return numbers, or the text of a set, and of a gauge which of them are added."""
     if not text:
         raise ValueError("no_value")
     if kind is Kind.SET:  # DogStatsD packs no sets, so a colon belongs to the value
@@ -137,36 +123,31 @@ def _parse_values(
     parts = text.split(":")
     if dialect.empty_values:
         parts = [part for part in parts if part]
-    if len(parts) > 1 and (
-        dialect.packed_values == "none"
-        or (dialect.packed_values == "statistics" and kind not in STATISTICS)
-    ):
+    is_packed = len(parts) > 1 and dialect.packed_values != "all"
+    if is_packed and (dialect.packed_values == "none" or kind not in STATISTICS):
         raise ValueError("packed_values")
-    values = tuple(map(decimal, parts))
-    if dialect.grammar == "etsy" and kind is Kind.TIMER and values[0] < 0:
-        raise ValueError("negative_timer")
-    if kind is Kind.GAUGE:
-        return values, tuple(part[0] in "+-" for part in parts)
-    return values, ()
+    relative = tuple(part[:1] in ("+", "-") for part in parts) if kind is Kind.GAUGE else ()
+    return tuple(map(decimal, parts)), relative
 
 
-def _parse_extra(sections: list[str], kind: Kind, dialect: Dialect) -> dict[str, Any]:
+def _parse_extra(
+    sections: list[str], kind: Kind, dialect: Dialect, table: Grammar
+) -> dict[str, Any]:
     """Return the fields of a metric that stand in the sections after its type."""
-    if dialect.grammar == "etsy":
-        if sections and sections[0][:1] != "@":
-            raise ValueError("bad_rate")
-        rate = _parse_rate(sections[0][1:], dialect) if sections else 1.0
-        return {"rate": rate} if kind in (Kind.COUNTER, Kind.TIMER) else {}
     extra: dict[str, Any] = {}
     seen = set()
     for section in sections:
-        mark = next(filter(section.startswith, _MARKS), "")
+        mark = next(filter(section.startswith, table.marks), "")
+        if not mark and table.other_section != "ignore" and dialect.unknown_section == "reject":
+            raise ValueError(table.other_section)
         if mark in seen:
             raise ValueError("repeated_section")
         if mark:
             seen.add(mark)
         if mark == "@":
-            extra["rate"] = _parse_rate(section[1:], dialect)
+            rate = _parse_rate(section[1:], dialect)
+            if kind not in table.unrated:
+                extra["rate"] = rate
         elif mark == "#":
             if "dogstatsd" in dialect.tag_styles:
                 extra["tags"] = _split_tags(section[1:], strip_marks=dialect.strip_tag_marks)
@@ -176,8 +157,6 @@ def _parse_extra(sections: list[str], kind: Kind, dialect: Dialect) -> dict[str,
             if len(section) == 2:
                 raise ValueError("bad_container")
             extra["container"] = section[2:]
-        elif not mark and dialect.unknown_section == "reject":
-            raise ValueError("unknown_section")
     return extra
 
 
