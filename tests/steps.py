@@ -1,5 +1,6 @@
 """How much work a call is, where a clock would depend on the machine."""
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +15,13 @@ def lines_run(call: Callable[[], object]) -> int:
         count += event == "line"
         return trace
 
-    before = sys.gettrace()
+    before, collects = sys.gettrace(), gc.isenabled()
+    gc.disable()  # else it may call what other tests left to be finalized
     sys.settrace(trace)
     try:
         call()
     finally:
         sys.settrace(before)
+        if collects:
+            gc.enable()
     return count
