@@ -89,12 +89,6 @@ class Kind(enum.IntEnum):
     QUEUE_LEAVE = 39
     QUEUE_ADMIN = 40
     QUEUE_ANSWER = 41
-    PIPE_JOBS = 42
-    PIPE_HELLO = 43
-    PIPE_WELCOME = 44
-    PIPE_STATE = 45
-    PIPE_HEAD = 46
-    PIPE_GONE = 47
     REQUEST = 48
     REPLY = 49
     SESSIONS_REQUEST = 64

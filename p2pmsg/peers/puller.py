@@ -1,44 +1,81 @@
-"""The puller: takes jobs from pushers, acknowledged one by one or by the batch."""
+"""The puller: its sockets, and the calls that may wait."""
 
-import builtins
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from p2pmsg.checks import at_least, check, checked, shown
+import transports
 from p2pmsg.driver.lifecycle import INHERITED
 from p2pmsg.driver.peer import Peer
-from p2pmsg.driver.section import Section
 from p2pmsg.driver.verbs import Calling, LateError, Verb, Wait
-from p2pmsg.errors import ClosedError, InvalidValueError
-from p2pmsg.message import T_co
-from p2pmsg.peers.settings import check_endpoints, check_name
-from p2pmsg.queue.config import FRAME_BYTES_CEILING, FRAME_BYTES_MAX, Acknowledge
-from p2pmsg.queue.each_taker import EachTaker
-from p2pmsg.queue.job import Job, OnInvalidJob, check_on_invalid, report_invalid
-from p2pmsg.queue.pipeline.puller import BatchTaker
-from p2pmsg.queue.process_id import worker_name
-from p2pmsg.queue.running import JobRun, OnError
+from p2pmsg.errors import ClosedError, InvalidValueError, translated
+from p2pmsg.peers.network import Network
+from p2pmsg.peers.pull_sockets import PullSockets
+from p2pmsg.queue.config import LINGER_NS, PREFETCH_CEILING, PREFETCH_MIN
+from p2pmsg.queue.job import Job, OnInvalidJob, report_invalid
+from p2pmsg.queue.process_id import this_process
+from p2pmsg.queue.puller_core import PullerCore
+from p2pmsg.queue.running import JobRun
 from p2pmsg.queue.stats import PullerStats
-from p2pmsg.security.use import curve_client
-from p2pmsg.subscriber.typed import Misfit, value_type
-from recovery.checks import to_ns
+from p2pmsg.queue.taking import Batch
+from p2pmsg.security.key_watch import EVERY_NS, KeyWatch
+from p2pmsg.security.use import server_of
+from p2pmsg.subscriber.typed import Misfit, ValueType
+from p2pmsg.unanswered import Unanswered
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
+_ENDS_NS: Final = 100_000_000
+"""How often connections are checked that ZeroMQ may have ended."""
+_COMING_NS: Final = 2_000_000_000
+"""A connection over which no byte came for so long brings nothing just now. What was lost on a slow
+network TCP sends again after 200 ms, then 400, then 800."""
+_PUSHER_TIMEOUT_NS: Final = 5_000_000_000
+"""A pusher that was silent for so long is connected to again."""
+_SOON_NS: Final = 5_000_000
+"""How long answers wait for others while jobs are taken by the batch, or nothing else is due."""
+_TAKING_NS: Final = 20_000_000
+"""How often is looked what is done while jobs are taken by the batch."""
+_ROUNDS_MAX: Final = 16
+_FRAMES_PER_ROUND: Final = 8
+"""Frames that are read between two looks at what there is to send, and at the time."""
+_TURN_NS: Final = 2_000_000
+"""How long a turn reads on; what is left is for the next one."""
+_BATCH_PREFETCH: Final = 64, 65_536
+"""How many jobs it may have by the batch, however slow and however fast it is."""
+_COUNTERS: Final = (
+    "received", "acked", "rejected", "discarded", "refused", "given_back", "dropped", "lost",
+)  # fmt: skip
+
+
+class Settings(NamedTuple):
+    """What a puller was given, checked."""
+
+    places: Sequence[transports.Endpoint]
+    curves: Sequence["transports.CurveClient | None"]
+    name: str
+    values: ValueType | None
+    security: "Security | None"
+    prefetch: int | None
+    frame_bytes_max: int
+    by_batch: bool
+    on_invalid: OnInvalidJob
+
 
 class PullerPeer(Peer):
-    """The verbs of a puller; its taker has the sockets and the engine.
+    """A puller's sockets, and what it has of each pusher.
 
     Args:
-        name: as `Peer` has it.
-        make: makes the taker.
-        on_invalid: what is done about a job whose value does not fit its type.
+        network: has its sockets, and the time.
+        settings: what the user gave.
+        answered: called when a job was acknowledged, rejected or discarded, in any thread.
 
     Attributes:
-        taker: for what never waits.
+        keys: what the handshakes came to.
+        batch: by the batch, what jobs are taken by.
+        take_plain: begins a job that has nothing but a value; None: see whether `take` finds one.
         why_closed: why it cannot be used any more; "" while it can.
 
     """
@@ -46,62 +83,114 @@ class PullerPeer(Peer):
     thread_name = "p2pmsg-puller"
 
     def __init__(
-        self, name: str, make: Callable[[], EachTaker | BatchTaker], on_invalid: OnInvalidJob
+        self, network: Network, settings: Settings, answered: Callable[[], object]
     ) -> None:
-        self.name = name
-        self._on_invalid, self._misfits = on_invalid, 0
-        self.taker = make()
+        self.now_ns = network.now_ns
+        self._settings = settings
+        self._places = [*map(str, settings.places)]
+        self.name = f"the puller of {', '.join(self._places)}"
         self.why_closed = ""
+        self.keys = KeyWatch()
+        self.batch = Batch() if settings.by_batch else None
+        self._misfits = 0
+        security = settings.security
+        self._access_rules = None if security is None else security.access_rules
+        self._changes = None if self._access_rules is None else self._access_rules.changes()
+        self._clients: list[transports.QueueClient] = []
+        self._cores: list[PullerCore] = []
+        try:
+            self._connect(network, answered)
+        except BaseException:
+            for client in self._clients:
+                client.close()
+            raise
+        self._core = self._cores[0]
+        self.take_plain = self._core.take_plain if self.batch is None else self.batch.take_plain
+        self._pulls = PullSockets(self._clients, settings.places) if settings.by_batch else None
+        self._client_fds = frozenset(client.fileno() for client in self._clients)
+        self._has_more = False
+        self._lost_ns = [-1] * len(self._places)
+        """What `last_heard_ns` was set to when a pusher was found silent."""
+        self._unanswered = Unanswered(
+            "pusher", settings.places, now_ns=self.now_ns(), usual="ROUTER",
+            has_keys=security is not None, in_memory=network.in_memory,
+        )  # fmt: skip
+        self._turns = self._flushed_ns = self._ends_due_ns = 0
 
-    def turn(self, now_ns: int) -> None:  # noqa: D102
-        self.taker.turn(now_ns)
+    def _connect(self, network: Network, answered: Callable[[], object]) -> None:
+        settings = self._settings
+        first = PREFETCH_MIN if settings.prefetch is None else settings.prefetch
+        ceiling = PREFETCH_CEILING if settings.prefetch is None else settings.prefetch
+        if settings.by_batch:
+            first, ceiling = _BATCH_PREFETCH
+        self._prefetch = first
+        self._flush_at = _flush_at_of(first)
+        process, now_ns = this_process(), self.now_ns()
+        for place, curve in zip(settings.places, settings.curves, strict=True):
+            with translated():
+                client = network.queue_client(
+                    place, frame_bytes_max=settings.frame_bytes_max, curve=curve
+                )
+                self._clients.append(client)
+                client.connect()
+            core = PullerCore(
+                network.random.getrandbits(64), settings.name, first, process, ceiling=ceiling,
+                frame_bytes_max=settings.frame_bytes_max, values=settings.values,
+                answered=answered, batch=self.batch, now_ns=now_ns,
+            )  # fmt: skip
+            if self._access_rules is not None:
+                core.access.use(self._access_rules, partial(server_of, client))
+            self._cores.append(core)
 
-    def fds(self) -> Collection[int]:  # noqa: D102
-        return self.taker.fds()
-
-    def next_deadline_ns(self) -> int:  # noqa: D102
-        return self.taker.next_deadline_ns()
-
-    def resync(self) -> None:  # noqa: D102
-        self.taker.resync()
-
-    def shut(self) -> None:
-        """Give back what was not begun, reject what was, and close the sockets."""
-        self.why_closed = self.why_closed or "it is closed"
-        self.taker.close()
-
-    def abandon(self) -> None:  # noqa: D102
-        self.why_closed = INHERITED
-        self.taker.abandon()
-
-    def check_open(self) -> None:
-        """Raise `ClosedError` where it is closed."""
-        if self.why_closed:
-            raise ClosedError("the puller", self.why_closed)
-
-    def commit(self) -> None:
-        """Report what was acknowledged."""
-        self.check_open()
-        self.taker.commit()
-
-    def report(self) -> None:
-        """Do as `commit`, if it is open."""
-        if not self.why_closed:
-            self.taker.commit()
+    # ------------------------------------------------------------------------------- the jobs
 
     def receive(self, timeout: float | None, deadline_ns: int | None) -> Verb[Job]:
         """Begin the next job; see `Puller.receive`."""
         while True:
             self.check_open()
-            job = self.taker.take(self.now_ns())
+            job = self._take(self.now_ns())
             if job is not None:
                 if not isinstance(job.value, Misfit):
                     return job
-                yield Calling(partial(report_invalid, self._discard(job), self._on_invalid))
+                on_invalid = self._settings.on_invalid
+                yield Calling(partial(report_invalid, self._discard(job), on_invalid))
                 continue
-            self.taker.keys.raise_refused()
+            self.keys.raise_refused()
             if not (yield Wait(self._has_job, deadline_ns)) and not self.why_closed:
                 raise LateError(f"no job came within {timeout} s")
+
+    def _take(self, now_ns: int) -> Job | None:
+        """Begin the next job; None where there is none.
+
+        Then it was said what is done, so that the pushers give more.
+        """
+        job = self._next_ready(now_ns)
+        if job is None:
+            self._report(now_ns)
+            job = self._next_ready(now_ns)
+        elif self.batch is not None:  # a frame was begun
+            if now_ns - self._flushed_ns >= _SOON_NS:
+                self._report(now_ns)
+            else:
+                self._work(now_ns)
+        return job
+
+    def _next_ready(self, now_ns: int) -> Job | None:
+        """Begin the next job that is there; the pushers take turns."""
+        if self.batch is not None and (job := self.batch.take()) is not None:
+            return job
+        cores = self._cores
+        for _ in cores:
+            self._turns += 1
+            core = cores[self._turns % len(cores)]
+            if core.ready or core.arrived or core.left:
+                job = core.take(now_ns=now_ns)
+                if job is not None:
+                    self._core = core
+                    if self.batch is None:
+                        self.take_plain = core.take_plain
+                    return job
+        return None
 
     def _discard(self, job: Job) -> InvalidValueError:
         """Discard a job whose value does not fit its type; return what is wrong."""
@@ -109,15 +198,155 @@ class PullerPeer(Peer):
         job.value = misfit.value
         error = InvalidValueError(f"job {job.sequence}", misfit.path, misfit.reason, job)
         self._misfits += 1
-        if isinstance(self.taker, EachTaker):  # by the batch it counts as done
+        if self.batch is None:  # by the batch it counts as done
             job.discard(str(error))
         return error
 
-    def stats(self) -> PullerStats:
-        """Return the counters."""
-        stats, misfits = self.taker.stats(), self._misfits
-        received = stats.received - (misfits if isinstance(self.taker, BatchTaker) else 0)
-        return replace(stats, received=received, invalid=misfits)
+    def _has_job(self) -> bool:
+        is_here = any(core.ready or core.arrived or core.left for core in self._cores)
+        if self.batch is not None:
+            is_here = is_here or self.batch.at < self.batch.end
+        return is_here or self.keys.has_error or bool(self.why_closed)
+
+    @property
+    def is_report_due(self) -> bool:
+        """Whether what was acknowledged is to be reported at once."""
+        is_late = self.now_ns() - self._flushed_ns >= LINGER_NS
+        return is_late or self._core.acks_waiting() >= self._flush_at
+
+    def commit(self) -> None:
+        """Report what was acknowledged; by the batch, all jobs taken so far count as done."""
+        self.check_open()
+        if self.batch is not None:
+            self.batch.done = self.batch.at
+        self._report(self.now_ns())
+
+    def report(self) -> None:
+        """Report what was acknowledged, if it is open."""
+        if not self.why_closed:
+            self._report(self.now_ns())
+
+    def _report(self, now_ns: int) -> None:
+        self._flushed_ns = now_ns
+        for core in self._cores:
+            core.flush(now_ns=now_ns)
+        self._work(now_ns)
+
+    # -------------------------------------------------------------------------------- the turns
+
+    def turn(self, now_ns: int) -> None:
+        """Send and receive, and do what is due."""
+        if self._settings.security is not None:
+            self.keys.check(self._clients, now_ns)
+            if self._changes is not None and self._changes.poll():
+                for core in self._cores:
+                    core.check_access_rules(now_ns=now_ns)
+            self._on_denied()
+        if any(now_ns - core.last_heard_ns > _PUSHER_TIMEOUT_NS / 2 for core in self._cores):
+            self._work(now_ns)  # perhaps we were held up: what has come is taken before we judge
+        looks_at_ends = now_ns >= self._ends_due_ns
+        if looks_at_ends:
+            self._ends_due_ns = now_ns + _ENDS_NS
+        for at in range(len(self._cores)):
+            self._check_connection(at, now_ns, looks_at_ends=looks_at_ends)
+        if now_ns >= self._unanswered.next_ns:
+            strange = [sum(core.invalid.values()) for core in self._cores]
+            answered = [core.joined or core.access.denial is not None for core in self._cores]
+            self._unanswered.check(answered, strange, now_ns)
+            self.keys.note(self._unanswered.take_closed())
+        self._work(now_ns)
+
+    def _check_connection(self, at: int, now_ns: int, *, looks_at_ends: bool) -> None:
+        """Do what is due at one pusher; connect to it again where it is silent."""
+        core, client = self._cores[at], self._clients[at]
+        last_heard_ns = core.last_heard_ns
+        if core.unconfirmed or now_ns - last_heard_ns > _PUSHER_TIMEOUT_NS / 2:
+            last_heard_ns = self._last_byte_ns(at, now_ns)
+            if core.unconfirmed and now_ns - last_heard_ns < _COMING_NS:
+                core.on_coming(now_ns=now_ns)
+        if self._pulls is not None and looks_at_ends:
+            self._pulls.check(at, core, now_ns)
+        core.handle_timer(now_ns=now_ns)
+        if looks_at_ends and client.was_ended_here():
+            client.reconnect()
+        elif now_ns - max(last_heard_ns, core.last_heard_ns) > _PUSHER_TIMEOUT_NS:
+            core.on_silent(now_ns=now_ns)
+            self._lost_ns[at] = now_ns
+            client.reconnect()
+
+    def _last_byte_ns(self, at: int, now_ns: int) -> int:
+        """Return when a pusher was last heard, or a byte of a frame that is not whole came."""
+        came_ns = self._clients[at].last_byte_ns(now_ns) or 0
+        if self._pulls is not None:
+            came_ns = max(came_ns, self._pulls.last_byte_ns(at, now_ns))
+        return max(self._cores[at].last_heard_ns, came_ns)
+
+    def _work(self, now_ns: int) -> None:
+        """Send what there is to send, take what came; `_has_more`: there may be more at once."""
+        self._has_more = False
+        until_ns = now_ns + _TURN_NS
+        for at, core in enumerate(self._cores):
+            for _ in range(_ROUNDS_MAX):
+                came = self._exchange(at, core, now_ns)
+                if core.access.unreported is not None:
+                    self._on_denied()
+                if came:
+                    has = len(core.ready) + len(core.unconfirmed) + len(core.open)
+                    self._flush_at = _flush_at_of(max(has, self._prefetch))
+                elif not core.outbox:
+                    break
+                if self.now_ns() > until_ns:
+                    self._has_more = True
+                    break
+            else:
+                self._has_more = True
+
+    def _exchange(self, at: int, core: PullerCore, now_ns: int) -> int:
+        """Send to one pusher, and read some frames of it; return how many."""
+        client, outbox = self._clients[at], core.outbox
+        while outbox and client.send(outbox[0]):
+            outbox.popleft()
+        came = 0
+        while came < _FRAMES_PER_ROUND and (frame := client.receive()) is not None:
+            came += 1
+            core.receive(frame, now_ns=now_ns)
+        if self._pulls is not None:
+            for frame in self._pulls.receive(at, core, _FRAMES_PER_ROUND):
+                came += 1
+                core.receive(frame, now_ns=now_ns)
+        return came
+
+    def _on_denied(self) -> None:
+        for client, core in zip(self._clients, self._cores, strict=True):
+            denied = core.access.take_unreported()
+            self.keys.on_access(client.endpoint, denied, allowed=core.joined)
+
+    def fds(self) -> Collection[int]:
+        """See `Peer`."""
+        return self._client_fds if self._pulls is None else self._pulls.fds(self._client_fds)
+
+    def next_deadline_ns(self) -> int:
+        """See `Peer`."""
+        if self._has_more:
+            return 0
+        now_ns = self.now_ns()
+        due_ns = min(core.next_deadline_ns() for core in self._cores)
+        if any(core.unsent for core in self._cores):
+            due_ns = min(due_ns, now_ns + _SOON_NS)
+        if self._settings.security is not None:
+            due_ns = min(due_ns, now_ns + EVERY_NS)
+        if self.batch is not None and self.batch.reported < self.batch.end:
+            due_ns = min(due_ns, now_ns + _TAKING_NS)
+        return due_ns
+
+    def resync(self) -> None:
+        """Go on after an exception that came anywhere in it."""
+        if self.batch is not None:
+            self.batch.resync()
+        for core in self._cores:
+            core.resync()
+
+    # -------------------------------------------------------------------------------- the end
 
     def close(self, time_ns: int, run: JobRun | None) -> Verb[None]:
         """Wait until `run` has ended, then until pushers know what was done: each so long."""
@@ -126,152 +355,83 @@ class PullerPeer(Peer):
         self.why_closed = self.why_closed or "it is closed"
         yield Wait(self._is_confirmed, self.now_ns() + time_ns)
 
-    def _has_job(self) -> bool:
-        taker = self.taker
-        return taker.has_ready() or taker.keys.has_error or bool(self.why_closed)
-
     def _is_confirmed(self) -> bool:
-        return not self.taker.is_unconfirmed()
+        """Report, and return whether all pushers know what became of all jobs."""
+        self._report(self.now_ns())
+        return not any(core.has_unconfirmed for core in self._cores)
 
+    def shut(self) -> None:
+        """Give back what was not begun, reject what was, and close the sockets."""
+        self.why_closed = self.why_closed or "it is closed"
+        now_ns = self.now_ns()
+        for core in self._cores:
+            core.leave(now_ns=now_ns)
+        if self.batch is not None:
+            self.batch.drop_rest()
+        self._work(now_ns)
+        if self._pulls is not None:
+            self._pulls.close()
+        for client in self._clients:
+            client.close(linger_ms=500)
 
-class PullerBase(Generic[T_co]):
-    """What never waits of a puller."""
+    def abandon(self) -> None:
+        """See `Peer`."""
+        self.why_closed = INHERITED
+        for core in self._cores:
+            core.abandon()
+        if self.batch is not None:
+            self.batch.drop_rest()
 
-    _driver: Any
-    _peer: PullerPeer
-    _patience_s: ClassVar[float | None] = 1.0
-    _run: JobRun | None = None
+    def check_open(self) -> None:
+        """Raise `ClosedError` where it is closed."""
+        if self.why_closed:
+            raise ClosedError("the puller", self.why_closed)
 
-    @checked(prefetch=(1, 65_536), frame_bytes_max=(64 * 1024, FRAME_BYTES_CEILING))
-    def __init__(
-        self,
-        endpoints: str | Sequence[str],
-        *,
-        acknowledge: Acknowledge = "each",
-        prefetch: int | None = None,
-        frame_bytes_max: int = FRAME_BYTES_MAX,
-        name: str | None = None,
-        type: builtins.type[T_co] | None = None,  # noqa: A002  # as the subscribers have it
-        on_invalid: OnInvalidJob | None = None,
-        security: "Security | None" = None,
-    ) -> None:
-        by_batch = acknowledge == "batch"
-        if by_batch:
-            limit = 'left out with acknowledge="batch"'
-            check("prefetch", prefetch, prefetch is None, limit)
-            is_default = frame_bytes_max == FRAME_BYTES_MAX
-            check("frame_bytes_max", frame_bytes_max, is_default, limit)
-        if on_invalid is None:
-            on_invalid = "raise" if by_batch else "skip"
-        on_invalid = check_on_invalid(on_invalid)
-        self._by_batch = by_batch
-        values = None if type is None else value_type("type", type)
-        places = check_endpoints(endpoints)
-        curves = [curve_client(security, place) for place in places]
-        self._name = check_name(name if name is not None else worker_name())
-        self._places = ", ".join(map(str, places))
-        common = places, curves, self._name, values, security
-        make: Callable[[], EachTaker | BatchTaker] = (
-            partial(BatchTaker, *common)
-            if by_batch
-            else partial(
-                EachTaker,
-                *common,
-                prefetch=prefetch,
-                frame_bytes_max=frame_bytes_max,
-                answered=self._answered,
-            )
-        )
-        self._open(partial(PullerPeer, f"the puller of {self._places}", make, on_invalid))
-
-    _open: Callable[[Callable[[], Peer]], None]
-    _answered: Callable[[], None]
-    """Has what was acknowledged or rejected reported soon; called in any thread."""
-
-    def _on_open(self) -> None:
-        self._section: Section = self._driver.section
-        self._taker = self._peer.taker
-        self._take_now = self._taker.take_plain if self._by_batch else self._take_inside
-        """Takes the next job if it is there, and has nothing but a value; else None."""
-
-    # --------------------------------------------------------------------------------- public
-
-    @property
-    def name(self) -> str:
-        """The worker's name."""
-        return self._name
-
-    @property
-    def connected(self) -> int:
-        """How many of its endpoints have a pusher that was joined, and answers."""
-        return 0 if self._closed else sum(self._section.read(self._taker.answering))
-
-    def commit(self) -> None:
-        """Report now what was acknowledged; by the batch, all jobs taken so far count as done.
-
-        Raises:
-            ClosedError: the puller is closed.
-
-        """
-        self._section.run(self._peer.commit)
+    # -------------------------------------------------------------------------------- counters
 
     def stats(self) -> PullerStats:
-        """Return the counters as they are now; also after `close`."""
-        return self._section.read(self._peer.stats)
+        """Return the counters."""
+        cores, batch = self._cores, self.batch
+        invalid = Counter({"parts": sum(client.malformed for client in self._clients)})
+        for core in cores:
+            invalid.update(core.invalid)
+        ready = sum(core.ready_count for core in cores)
+        in_hand = ready + sum(len(core.open) for core in cores)
+        counts = {name: sum(getattr(core, name) for core in cores) for name in _COUNTERS}
+        if batch is not None:
+            ready += max(0, batch.end - batch.at)
+            in_hand += max(0, batch.end - batch.done)
+            counts["acked"] += batch.done - batch.reported
+            counts["received"] -= self._misfits
+        refusals = {
+            place: client.refusal
+            for place, client in zip(self._places, self._clients, strict=True)
+            if client.refusal
+        }
+        return PullerStats(
+            **counts,
+            in_hand=in_hand,
+            ready=ready,
+            invalid=self._misfits,
+            pushers=sum(core.joined for core in cores),
+            frames_invalid={name: count for name, count in invalid.items() if count},
+            unanswered=self._unanswered.by_endpoint() | refusals,
+            answering=dict(zip(self._places, self.answering(), strict=True)),
+            denied={
+                place: str(core.access.denial)
+                for place, core in zip(self._places, cores, strict=True)
+                if core.access.denial is not None
+            },
+        )
 
-    def __repr__(self) -> str:
-        return shown(self, lambda: self._places)
+    def answering(self) -> list[bool]:
+        """Return which pushers took this worker on, and answer."""
+        return [
+            core.joined and core.last_heard_ns != lost_ns and not core.leaving
+            for core, lost_ns in zip(self._cores, self._lost_ns, strict=True)
+        ]
 
-    # -------------------------------------------------------------------------------- private
 
-    @property
-    def _closed(self) -> bool:
-        return bool(self._peer.why_closed)
-
-    def _take_inside(self) -> Job[T_co] | None:  # `section.run`, written out
-        entered = self._section
-        try:
-            if not entered.acquire():
-                entered.refuse()
-            if entered.busy:
-                entered.check()
-            entered.busy = True
-            job = self._taker.take_plain()
-            entered.busy = False
-            entered.release()
-            return job
-        except BaseException as error:
-            entered.leave(error)
-            raise
-
-    def _deadline_ns(self, timeout: float | None) -> int | None:
-        if timeout is None:
-            return None
-        at_least("timeout", timeout, 0)
-        return self._peer.now_ns() + to_ns(timeout)
-
-    def _check_each(self) -> None:
-        """Raise `ConfigError` where jobs are acknowledged by the batch."""
-        check("acknowledge", "batch", not self._by_batch, '"each" for run()')
-
-    def _begin_run(
-        self, handler: Callable[[Job[T_co]], Any], on_error: OnError, count: int | None
-    ) -> JobRun:
-        self._section.run(self._peer.check_open)
-        if self._run is not None:
-            raise ClosedError("the puller", "another call of run() takes its jobs")
-        self._run = run = JobRun(handler, on_error, count)
-        return run
-
-    def _end_run(self, run: JobRun) -> None:
-        self._run = None
-        run.end()
-        self._driver.wake()
-
-    def _stop_run(self, worker: Any) -> JobRun | None:
-        """Have `run` stop; return it where it is to be waited for: not within it."""
-        self._section.run(bool)  # within another call nothing is begun
-        run = self._run
-        if run is not None:
-            run.stop()
-        return None if run is None or worker in run.workers else run
+def _flush_at_of(jobs: int) -> int:
+    """Return how many answers are sent together, still so soon that the next jobs come."""
+    return max(1, min(jobs // 2, 1024))

@@ -1,19 +1,16 @@
-"""The pusher: its socket, its log, the jobs, and the calls that may wait."""
+"""The pusher: its sockets, its log, the jobs, and the calls that may wait."""
 
+import ipaddress
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import transports
-from p2pmsg.checks import at_least, check, checked, shown
-from p2pmsg.codec import SCALARS, encoder, exact_encoder
-from p2pmsg.driver.faces import LoopFace
-from p2pmsg.driver.lifecycle import INHERITED, zmq_context
+from p2pmsg.checks import at_least
+from p2pmsg.driver.lifecycle import INHERITED
 from p2pmsg.driver.peer import Peer
-from p2pmsg.driver.section import Section
 from p2pmsg.driver.verbs import Blocking, LateError, Verb, Wait
 from p2pmsg.errors import (
     ClosedError,
@@ -22,16 +19,15 @@ from p2pmsg.errors import (
     SendQueueFullError,
     translated,
 )
-from p2pmsg.peers.settings import check_name
-from p2pmsg.publisher.batch import PACKING_ERRORS
+from p2pmsg.peers.network import Network
+from p2pmsg.peers.push_sockets import PushSockets
 from p2pmsg.queue import process_id
-from p2pmsg.queue.batching import Gathered
-from p2pmsg.queue.config import Acknowledge, PusherConfig
-from p2pmsg.queue.dead_letters import DeadLetters, letter_of
-from p2pmsg.queue.each import EachJobs, ack_timeout_of
-from p2pmsg.queue.journal.file import FileJournal, QueueLogConfig, log_settings
+from p2pmsg.queue.batching import PushBatch
+from p2pmsg.queue.config import PusherConfig
+from p2pmsg.queue.jobs import QueueIdentity, QueueJobs, ack_timeout_of
+from p2pmsg.queue.journal.file import FileJournal, QueueLogConfig
 from p2pmsg.queue.journal.records import JournalState
-from p2pmsg.queue.pipeline.pusher import BatchJobs, check_batch_config
+from p2pmsg.queue.pull_access import access_of
 from p2pmsg.queue.stats import PusherStats
 from p2pmsg.security.use import curve_server, warn_if_open
 from recovery.checks import to_ns
@@ -39,13 +35,18 @@ from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.queue.rules import DeadJob, QueuedJob
+    from p2pmsg.security.access_watch import AccessWatch
     from p2pmsg.security.settings import Security
 
-_encode_into = exact_encoder.encode_into
-_encode_scalar_into = encoder.encode_into
 LogChoice = str | os.PathLike[str] | QueueLogConfig | None
 _RECORDS_AT_ONCE: Final = 500
 """Records of an old segment that are looked at, and copied, between two looks at other work."""
+_ROUNDS_MAX: Final = 16
+_FRAMES_PER_ROUND: Final = 256
+_BYTES_AT_ONCE: Final = 2**18
+"""Of frames that are read in one turn: some 2 ms, whatever they say."""
+_TURN_NS: Final = 2_000_000
+"""How long a turn goes on where there is always more."""
 _EMPTY_AGAIN_NS: Final = 1_000_000_000
 _NEVER_NS: Final = 2**63
 _NOT_OPEN: Final = "it is not open yet; `async with` opens it, or `await open()`"
@@ -68,7 +69,7 @@ class _Opened(NamedTuple):
 
     state: JournalState
     journal: FileJournal | None
-    server: transports.ZmqQueueServer
+    server: transports.QueueServer
 
     def close(self) -> None:
         self.server.close()
@@ -79,13 +80,14 @@ class _Opened(NamedTuple):
 class _Opening:
     """Opens the log and binds the endpoint, in any thread; nobody may want it at the end."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, network: Network, settings: Settings) -> None:
+        self._network = network
         self._settings = settings
         self._opened: _Opened | None = None
         self._is_unwanted = False
 
     def run(self) -> _Opened:
-        self._opened = opened = _open(self._settings)
+        self._opened = opened = _open(self._network, self._settings)
         if self._is_unwanted:
             opened.close()
         return opened
@@ -96,8 +98,8 @@ class _Opening:
             self._opened.close()
 
 
-def _open(settings: Settings) -> _Opened:
-    context, state = zmq_context(), JournalState()
+def _open(network: Network, settings: Settings) -> _Opened:
+    state = JournalState()
     journal: FileJournal | None = None
     if settings.log is not None:
         try:
@@ -109,11 +111,10 @@ def _open(settings: Settings) -> _Opened:
             raise LogFailedError(what, error.errno) from error
     try:
         with translated():
-            server = transports.ZmqQueueServer(
-                settings.endpoint,
-                context=context,
+            server = network.queue_server(
+                transports.parse_endpoint(settings.endpoint),
                 curve=curve_server(settings.security),
-                peer_timeout=None if settings.by_batch else ack_timeout_of(settings.config),
+                peer_timeout=ack_timeout_of(settings.config, by_batch=settings.by_batch),
             )
     except BaseException:
         if journal is not None:
@@ -124,78 +125,167 @@ def _open(settings: Settings) -> _Opened:
 
 
 class PusherPeer(Peer):
-    """A pusher's socket, log and jobs.
+    """A pusher's sockets, log and jobs.
 
     Args:
+        network: has its sockets, and the time.
         settings: what the user gave.
         opens: whether at once; else `open` does it.
 
     Attributes:
         batch: what `push` gathers.
+        session: the queue's id.
 
     """
 
     thread_name = "p2pmsg-pusher"
+    session = 0
 
-    def __init__(self, settings: Settings, *, opens: bool) -> None:
+    def __init__(self, network: Network, settings: Settings, *, opens: bool) -> None:
+        self.now_ns = network.now_ns
+        self._network = network
         self.name = f"the pusher at {settings.endpoint}"
-        self.batch = Gathered(0, 0)
         self._settings = settings
+        self.batch = PushBatch(settings.config, 0)
         self._why: str | None = _NOT_OPEN
         """Why it cannot be used; None where it can."""
-        self._jobs: Any = None
+        self._jobs: QueueJobs | None = None
+        self._push_sockets: PushSockets | None = None
+        self._access: AccessWatch | None = None
         self._journal: FileJournal | None = None
-        self._server: transports.ZmqQueueServer | None = None
+        self._server: transports.QueueServer | None = None
         self._fds: frozenset[int] = frozenset()
         self._syncs = False
         self._is_at_disk = False  # the upkeep works, and no turn is due for it
         self._is_opening = self._is_closing = self._is_shut = self._is_syncing = False
         self._refused_bytes = 0
-        self._announced_ns = self._empty_ns = 0
+        self._announced_ns = self._empty_ns = self._due_ns = 0
         if opens:
-            self._take(_open(settings))
+            self._take(_open(network, settings))
 
     def _take(self, opened: _Opened) -> None:
         state, journal, server = opened
         try:
-            self._jobs = self._made(state, journal, server)
-            if journal is not None and isinstance(self._jobs, EachJobs):
+            jobs = self._made(state, journal, server)
+            if journal is not None:
                 # Now, so that the first turn does not wait for the disk.
-                journal.allow_deliveries(self._jobs.core.queue.next_delivery)
+                journal.allow_deliveries(jobs.core.queue.next_delivery)
         except BaseException:
             opened.close()
             raise
         self.name = f"the pusher at {server.endpoint}"
-        self._journal, self._server = journal, server
-        self._fds = frozenset((server.fd, server.break_fd))
+        self._jobs, self._journal, self._server = jobs, journal, server
+        self._fds = frozenset({server.fileno(), server.break_fd} - {-1})
         self._syncs = journal is not None and journal.is_always
-        self.batch = self._jobs.batch
+        self.batch = jobs.batch
         self._why = None
 
     def _made(
-        self, state: JournalState, journal: FileJournal | None, server: transports.ZmqQueueServer
-    ) -> EachJobs | BatchJobs:
-        endpoint, name, config, by_batch, _, security = self._settings
-        if by_batch:
-            return BatchJobs(config, name, server, security)
-        return EachJobs(config, name, endpoint, server, state, journal, security)
+        self, state: JournalState, journal: FileJournal | None, server: transports.QueueServer
+    ) -> QueueJobs:
+        settings = self._settings
+        security = settings.security
+        self.session = (
+            self._network.random.getrandbits(64) if state.session is None else state.session
+        )
+        access_rules, self._access = access_of(security, settings.name, server)
+        identity = QueueIdentity(
+            name=settings.name,
+            session=self.session,
+            by_batch=settings.by_batch,
+            is_gone=process_id.is_gone,
+            admin_refusal=_admin_refusal(settings.config.admin, settings.endpoint, security),
+            access_rules=access_rules,
+        )
+        now_ns, wall_ns = self.now_ns(), self._network.wall_ns()
+        jobs = QueueJobs(
+            settings.config, identity, state, journal, now_ns=now_ns, wall_ns=wall_ns
+        )  # fmt: skip
+        if settings.by_batch:
+            self._push_sockets = PushSockets(jobs.core, server, security)
+        return jobs
 
     # ------------------------------------------------------------------------------ for drivers
 
     def turn(self, now_ns: int) -> None:
         """Take what has come, hand out what can be."""
-        if self._why is None:
-            self._jobs.turn(now_ns)
+        jobs = self._jobs
+        if self._why is not None or jobs is None:
+            return
+        jobs.begin_turn(now_ns)
+        self._due_ns = 0 if self._work(now_ns) else jobs.end_turn(self.now_ns())
+
+    def _work(self, now_ns: int) -> bool:
+        """Take what has come, hand out what can be; whether there may be more at once."""
+        jobs, server = self.jobs, self._server
+        assert server is not None
+        core = jobs.core
+        jobs.set_time(now_ns, self._network.wall_ns())
+        if self._access is not None and self._access.poll():
+            self._access.end_revoked()
+            core.check_access_rules(now_ns=now_ns)
+        left_bytes, until_ns = _BYTES_AT_ONCE, now_ns + _TURN_NS
+        for _ in range(_ROUNDS_MAX):
+            if jobs.is_failing and not jobs.record():
+                return False  # what came is left where it is
+            came = 0
+            while (
+                came < _FRAMES_PER_ROUND
+                and left_bytes > 0
+                and jobs.may_receive
+                and (found := server.receive_some(1))
+            ):
+                came += 1
+                identity, frame = found[0]
+                left_bytes -= len(frame)
+                core.receive(identity, frame, now_ns=now_ns, user=server.user)
+            if self._push_sockets is not None:
+                self._push_sockets.check()
+            is_ready = jobs.poll(now_ns=now_ns, has_broken=server.broke())
+            sent = is_ready and self._send(now_ns)
+            if jobs.is_failing:
+                return False
+            if left_bytes <= 0 or self.now_ns() > until_ns:
+                return True
+            if is_ready and not (came or sent):
+                jobs.log_warnings()
+                return False
+        return True
+
+    def _send(self, now_ns: int) -> bool:
+        """Send what is in the outboxes; whether anything was."""
+        jobs, server = self.jobs, self._server
+        assert server is not None
+        core, outbox = jobs.core, jobs.core.outbox
+        sent = bool(outbox)
+        while outbox:
+            identity, frame = outbox[0]
+            if not server.reply(identity, frame):
+                # It is gone. Or its queue is longer than its credit: it is none of ours.
+                core.unreachable(identity, now_ns=now_ns)
+            outbox.popleft()
+        return sent | (self._push_sockets is not None and self._push_sockets.send())
+
+    def _work_now(self) -> None:
+        """Hand out at once what was pushed or has come."""
+        now_ns = self.now_ns()
+        self.jobs.seal(now_ns)
+        self._work(now_ns)
+        self.jobs.check_log()
 
     def fds(self) -> Collection[int]:
         """Return the socket's; none while the log cannot be written, and all stays where it is."""
-        return () if self._why is not None or self._jobs.is_failing else self._fds
+        if self._why is not None or (self._jobs is not None and self._jobs.is_failing):
+            return ()
+        return self._fds
 
     def next_deadline_ns(self) -> int:
         """Return when the next turn is due."""
         if self._why is not None:
             return _NEVER_NS
-        due_ns: int = self._jobs.next_deadline_ns()
+        due_ns = self._due_ns
+        if due_ns == _NEVER_NS:
+            due_ns = self.jobs.next_deadline_ns(now_ns=self.now_ns())
         if self._journal is not None and not self._is_at_disk:
             due_ns = min(due_ns, self._journal.due_ns)
         self._announced_ns = due_ns
@@ -203,7 +293,7 @@ class PusherPeer(Peer):
 
     def wants_turn(self) -> bool:
         """Whether the next turn is due sooner than was said last, for what was pushed."""
-        due_ns: int = self._jobs.pushed_due_ns
+        due_ns = self._due_ns
         if self._journal is not None and not self._is_at_disk:
             due_ns = min(due_ns, self._journal.due_ns)
         is_sooner = due_ns < self._announced_ns
@@ -213,7 +303,8 @@ class PusherPeer(Peer):
     def resync(self) -> None:
         """Put all right after an exception: workers are asked what they have."""
         if self._why is None:
-            self._jobs.resync()
+            self.jobs.resync(now_ns=self.now_ns())
+            self._due_ns = 0
 
     def shut(self) -> None:
         """Close the endpoint and the log."""
@@ -236,9 +327,15 @@ class PusherPeer(Peer):
             self._journal.forget()
 
     def _end(self) -> None:
-        """Take no job any more, and close the endpoint."""
-        if self._why is None:
-            self._jobs.close()
+        """Take no job any more, and close the sockets."""
+        jobs, server = self._jobs, self._server
+        if self._why is None and jobs is not None and server is not None:
+            jobs.seal(self.now_ns())
+            while jobs.record() and jobs.has_to_record:
+                pass
+            if self._push_sockets is not None:
+                self._push_sockets.close()
+            server.close(linger_ms=500)
         self.batch.stop = 0
         if self._why in (None, _NOT_OPEN):
             self._why = _CLOSED
@@ -312,7 +409,7 @@ class PusherPeer(Peer):
         while self._is_opening:
             yield Wait(self._is_opened, by_io=False)
         if self._why == _NOT_OPEN:
-            opening = _Opening(self._settings)
+            opening = _Opening(self._network, self._settings)
             self._is_opening = True
             try:
                 opened = yield Blocking(opening.run)
@@ -329,47 +426,46 @@ class PusherPeer(Peer):
     def _is_opened(self) -> bool:
         return not self._is_opening
 
-    def push(self, job: "QueuedJob | bytes", timeout: float | None) -> Verb[int]:
+    def push(self, job: "QueuedJob", timeout: float | None) -> Verb[int]:
         """Accept a job, and wait for space, and for the disk where it has to be there."""
         deadline_ns = self._deadline(timeout)
         while (accepted := self._try_push(job)) is None:
             if not (yield Wait(partial(self._fits, job), deadline_ns)):
-                raise LateError(f"{self._jobs.limit}, were in flight for {timeout} s")
+                raise LateError(f"{self._limit()}, were in flight for {timeout} s")
         sequence, stop = accepted
         if self._syncs:
             yield from self._reach_disk(stop, None, None)
         return sequence
 
-    def offer(self, job: "QueuedJob | bytes") -> int:
+    def offer(self, job: "QueuedJob") -> int:
         """Accept a job without a wait."""
         accepted = self._try_push(job)
         if accepted is None:
-            size = len(job) if isinstance(job, bytes) else job.size
-            self._refused_bytes = max(self._refused_bytes, size)
-            limit = self._jobs.limit
-            raise SendQueueFullError(f"{limit}, are in flight; `await drain()` waits for space")
+            self._refused_bytes = max(self._refused_bytes, job.size)
+            what = f"{self._limit()}, are in flight; `await drain()` waits for space"
+            raise SendQueueFullError(what)
         return accepted[0]
 
     def drain(self, timeout: float | None) -> Verb[None]:
         """Wait until what was pushed is on the disk, where it has to be, and there is space."""
         self.check_usable()
         deadline_ns = self._deadline(timeout)
-        self._jobs.check_log()
+        self.jobs.check_log()
         if self._syncs and self._journal is not None:
             yield from self._reach_disk(self._journal.written, deadline_ns, timeout)
         if not self._has_space() and not (yield Wait(self._has_space, deadline_ns)):
-            raise LateError(f"{self._jobs.limit}, were in flight for {timeout} s")
+            raise LateError(f"{self._limit()}, were in flight for {timeout} s")
         self.check_usable()
 
     def join(self, timeout: float | None) -> Verb[None]:
         """Wait until no job is in flight."""
         self.check_usable()
         deadline_ns = self._deadline(timeout)
-        self._jobs.work()
+        self._work_now()
         if not (yield Wait(self._is_over, deadline_ns)):
             raise LateError(f"{self.in_flight} jobs were not done within {timeout} s")
         self.check_usable()
-        self._jobs.check_log()
+        self.jobs.check_log()
 
     def close(self, timeout: float | None) -> Verb[None]:
         """Wait until no job is in flight, as long as may be, and close."""
@@ -381,9 +477,9 @@ class PusherPeer(Peer):
             return
         self._is_closing = True
         if self._why is None:
-            self._jobs.work()
+            self._work_now()
             yield Wait(self._is_over, deadline_ns)
-            self._jobs.check_log()
+            self.jobs.check_log()
         self._end()
         if self._journal is not None:
             yield Blocking(self._journal.close)
@@ -397,10 +493,10 @@ class PusherPeer(Peer):
         assert journal is not None
         while journal.synced < stop:
             self.check_usable()
-            self._jobs.check_log()
+            self.jobs.check_log()
             if not self._is_syncing:
                 yield from self._sync(journal)
-                self._jobs.work()
+                self._work_now()
             elif not (yield Wait(self._has_synced, deadline_ns, by_io=False)):
                 raise LateError(f"the log was not on the disk within {timeout} s")
 
@@ -419,15 +515,34 @@ class PusherPeer(Peer):
         return self._why is not None or is_broken or not self.in_flight
 
     def _has_space(self) -> bool:
-        return self._why is not None or self._jobs.space(self._refused_bytes) > 0
+        if self._why is not None:
+            return True
+        return self.jobs.has_space(self._refused_bytes, now_ns=self.now_ns())
 
-    def _fits(self, job: "QueuedJob | bytes") -> bool:
+    def _fits(self, job: "QueuedJob") -> bool:
         is_broken = self._journal is not None and self._journal.broken is not None
-        return self._why is not None or is_broken or self._jobs.fits(job)
+        return self._why is not None or is_broken or self.jobs.fits(job, now_ns=self.now_ns())
 
-    def _try_push(self, job: "QueuedJob | bytes") -> tuple[int, int] | None:
+    def _limit(self) -> str:
+        return self.jobs.limit(self.now_ns())
+
+    def _try_push(self, job: "QueuedJob") -> tuple[int, int] | None:
         self.check_usable()
-        accepted: tuple[int, int] | None = self._jobs.try_push(job)
+        jobs, now_ns = self.jobs, self.now_ns()
+        accepted = jobs.try_push(job, now_ns=now_ns)
+        if accepted is None:
+            self._work(now_ns)
+            accepted = jobs.try_push(job, now_ns=now_ns)
+            if accepted is None:
+                jobs.check_log()
+                return None
+        if not self._syncs:
+            if jobs.is_gathering and self._due_ns == _NEVER_NS:
+                self._due_ns = 0
+            # By the batch what is gathered is for the next turn, which hands out more at once.
+            if self._push_sockets is None or not jobs.is_gathering:
+                self._work(now_ns)
+            jobs.on_pushed(self.now_ns())
         return accepted
 
     # ------------------------------------------------------------------------- without a wait
@@ -453,27 +568,44 @@ class PusherPeer(Peer):
         return 0 if self._jobs is None else self._jobs.in_flight + len(self.batch.ends)
 
     @property
-    def jobs(self) -> Any:
+    def jobs(self) -> QueueJobs:
         """What keeps the jobs; `ClosedError` where it was never open."""
         if self._jobs is None:
-            self.check_usable()
+            raise ClosedError("the pusher", self._why or _NOT_OPEN)
         return self._jobs
 
-    def job(self, *fields: Any) -> "QueuedJob | bytes":
+    def stats(self) -> PusherStats:
+        """Return the counters."""
+        jobs, server = self.jobs, self._server
+        assert server is not None
+        invalid = dict(jobs.core.invalid)
+        if server.malformed:
+            invalid["parts"] = server.malformed
+        return jobs.stats(
+            now_ns=self.now_ns(),
+            endpoint=server.endpoint,
+            frames_invalid=invalid,
+            connections_refused=server.refused_by_key,
+            connections_revoked=server.revoked,
+        )
+
+    def job(self, *fields: Any) -> "QueuedJob":
         """Return a job that has no sequence yet, of the fields of `push`."""
         self.check_usable()
-        made: QueuedJob | bytes = self._jobs.job(*fields)
-        return made
+        return self.jobs.job(*fields, now_ns=self.now_ns())
 
     def dead(self) -> "list[DeadJob]":
         """Return the dead letters."""
-        found: list[DeadJob] = self.jobs.dead()
-        return found
+        return self.jobs.core.queue.store.dead.list()
 
     def act_on_dead(self, action: str, sequences: list[int] | None) -> int:
         """Retry or purge dead letters; return how many."""
         self.check_usable()
-        return int(self._jobs.act_on_dead(action, sequences))
+        now_ns = self.now_ns()
+        store = self.jobs.core.queue.store
+        count = store.act_on_dead(action, sequences, now_ns=now_ns)
+        self._work(now_ns)
+        return count
 
 
 def _let_others() -> bool:
@@ -481,229 +613,26 @@ def _let_others() -> bool:
     return True
 
 
-class PusherBase:
-    """What both faces of a pusher share: all that never waits."""
+def _admin_refusal(admin: str, endpoint: str, security: "Security | None") -> str | None:
+    """Return why dead letters are not administered over the wire; None where they are."""
+    if admin == "never":
+        return 'the pusher administers no dead letters over the wire (admin="never")'
+    if security is not None and security.access_rules is not None:
+        return None  # each key is looked at: where it comes from does not matter
+    if admin == "always" or _is_local(endpoint):
+        return None
+    return (
+        f"the pusher is bound to {endpoint}, neither loopback nor a Unix socket, so anybody could "
+        'do this; PusherConfig(admin="always") allows it, and a log can be read by its directory'
+    )
 
-    _driver: Any
-    _peer: PusherPeer
-    _open: Any
-    _batch: Gathered
-    _section: Section
 
-    @checked(ack_timeout=0.05, deliveries_max=(1, 1_000_000))
-    def __init__(
-        self,
-        endpoint: str,
-        *,
-        acknowledge: Acknowledge = "each",
-        log: LogChoice = None,
-        ack_timeout: float | None = None,
-        deliveries_max: int | None = None,
-        in_flight_max: int | None = None,
-        job_timeout: float | None = None,
-        name: str | None = None,
-        config: PusherConfig | None = None,
-        security: "Security | None" = None,
-    ) -> None:
-        given = {
-            "deliveries_max": deliveries_max, "in_flight_max": in_flight_max,
-            "job_timeout": job_timeout,
-        }  # fmt: skip
-        by_batch = acknowledge == "batch"
-        if by_batch:
-            for option, value in {"log": log, **given}.items():
-                check(option, value, value is None, 'left out with acknowledge="batch"')
-        changes: dict[str, Any] = {
-            name: value for name, value in given.items() if value is not None
-        }
-        if ack_timeout is not None:
-            changes["ack_timeout"] = ack_timeout
-        config = replace(config if config is not None else PusherConfig(), **changes)
-        if by_batch:
-            check_batch_config(config)
-        self._name = check_name(name if name is not None else str(endpoint)[:80])
-        self._security = security
-        settings = Settings(
-            endpoint, self._name, config, by_batch, log_settings(log), security
-        )  # fmt: skip
-        opens = settings.log is None or not isinstance(self, LoopFace)
-        self._open(partial(PusherPeer, settings, opens=opens))
-
-    def _on_open(self) -> None:
-        self._batch, self._section = self._peer.batch, self._driver.section
-
-    @property
-    def endpoint(self) -> str:
-        """Where pullers connect to, with the port that was picked; as given until it is open."""
-        return self._peer.endpoint
-
-    @property
-    def name(self) -> str:
-        """The pusher's name."""
-        return self._name
-
-    @property
-    def session(self) -> int:
-        """The 64-bit id of the queue; with a log, the same after a restart."""
-        return int(self._peer.jobs.session)
-
-    def push(
-        self,
-        value: Any,
-        key: str | None = None,
-        priority: int = 0,
-        delay: float = 0.0,
-        message_id: str | None = None,
-        headers: dict[str, Any] | None = None,
-        timeout: float | None = None,
-    ) -> int:
-        """Accept one job and return its sequence.
-
-        With threads it waits while `in_flight_max` are in flight. In an event loop it never waits:
-        where there is no space it raises, and `drain` waits for space.
-
-        It is handed out at once, and shares a frame with others where jobs follow one another
-        closely, for 1 ms at most. What is changed in `value` afterwards changes nothing. With
-        `acknowledge="batch"` a job has a value and nothing else.
-
-        With a log, its record is written when this returns: a process that is killed loses nothing.
-        With `fsync="always"` it is on the disk, too; in an event loop `drain` waits for that, and
-        raises where it failed.
-
-        Args:
-            value: any msgpack value: bytes, str, int (64 bits), float, bool, None, list, dict.
-            key: what it belongs to. Of one key, one job at a time is with any worker, in the order
-                of pushing; a later one waits until it is done or a dead letter. Default None:
-                it waits for nothing.
-            priority: 0 to 9; higher ones go first among what is not yet handed out. Within a key
-                the order of pushing rules. Default 0.
-            delay: how long it is not handed out, in seconds, 31,622,400 (366 days) at most, also
-                if the wall clock is set meanwhile. Default 0.
-            message_id: by which a job that was pushed before, within 10 min, is known and not
-                accepted again; the sequence that it got then is returned. Default None.
-            headers: further fields by name, msgpack values. Default None.
-            timeout: how long to wait at `in_flight_max`, in seconds; only with threads. Default
-                None: without end.
-
-        Raises:
-            MessageError: it cannot be pushed as it is; `MessageTooLargeError` for its size.
-            ConfigError: priority, delay, message_id or timeout is out of its limits.
-            TimeoutError: too many were in flight all the time.
-            SendQueueFullError: in an event loop: `in_flight_max` jobs, or their bytes, are in
-                flight. One push right after a `drain()` never gets it, where the job has half of
-                `in_flight_bytes_max` at most, or as much as one that was refused before.
-            LogFailedError: the log could not be written, or what was written could not be forced to
-                the disk, which is final. The job was not accepted; after a failed fsync a later run
-                on the log may find it all the same.
-            ClosedError: the pusher is closed, or not open yet.
-            RuntimeError: in an event loop: it was made in another one.
-
-        """
-        # Written out, since each call would be a tenth of it. A job is in by one append; while jobs
-        # do not follow closely, `stop` is `next`.
-        if (
-            key is not None or priority or delay or message_id is not None or headers is not None
-            or timeout is not None
-        ):  # fmt: skip
-            return self._push_slowly(value, key, priority, delay, message_id, headers, timeout)
-        batch, entered = self._batch, self._section
-        lock = entered.lock
-        try:
-            if not lock.acquire():
-                entered.refuse()
-            if entered.busy:
-                entered.check()
-            entered.busy = True
-            sequence = batch.next
-            if sequence < batch.stop:
-                buffer = batch.buffer
-                try:
-                    if type(value) in SCALARS:
-                        _encode_scalar_into(value, buffer, -1)
-                    else:
-                        _encode_into(value, buffer, -1)
-                    size = len(buffer)
-                except PACKING_ERRORS:  # which is said below
-                    size = batch.bytes_max
-                if size < batch.bytes_max:
-                    batch.ends.append(size)
-                    batch.next = sequence + 1
-                    entered.busy = False
-                    lock.release()
-                    return sequence
-                batch.repair()
-            entered.busy = False
-            lock.release()
-        except BaseException as error:
-            entered.leave(error)
-            raise
-        del entered  # by which one is known that is inside
-        return self._push_slowly(value, key, priority, delay, message_id, headers, timeout)
-
-    def _push_slowly(self, *fields: Any) -> int:
-        """Accept a job as `push` does, looking at everything."""
-        driver, peer = self._driver, self._peer
-        job, timeout = driver.section.run(peer.job, *fields[:-1]), fields[-1]
-        if driver.may_wait:
-            sequence: int = driver.run(peer.push(job, timeout))
-        else:
-            check("timeout", timeout, timeout is None, "left out in an event loop")
-            sequence = driver.section.run(peer.offer, job)
-        if peer.wants_turn():
-            driver.wake()
-        return sequence
-
-    def push_many(self, values: Iterable[Any]) -> list[int]:
-        """Push each of `values`, as `push` does, and return their sequences.
-
-        Args:
-            values: the jobs. Where one is refused, those before it were accepted.
-
-        Raises:
-            Others: as `push`.
-
-        """
-        return [self.push(value) for value in values]
-
-    def stats(self) -> PusherStats:
-        """Return the counters as they are now; also after `close`."""
-        found: PusherStats = self._driver.section.read(self._peer.jobs.stats)
-        return found
-
-    def revoke(self, who: str) -> list[str]:
-        """Admit a puller no more: its connections are ended, and its jobs go to others.
-
-        It returns at once; the rest is done in the next turn, within some ms. What that puller says
-        of its jobs does not count any more. It holds for all peers that were given the same
-        `Security`, while the process runs: take the peer out of the files as well.
-
-        Args:
-            who: the name of a peer that is known, or its public key as text.
-
-        Returns:
-            The public keys that were revoked, as text.
-
-        Raises:
-            ConfigError: there is no `security`, or no such peer.
-            ClosedError: the pusher is closed.
-
-        """
-        from p2pmsg.security.access_watch import revoke_here
-
-        self._peer.check_usable()
-        users = revoke_here(self._security, who)
-        self._driver.wake()
-        return users
-
-    def dead_letters(self) -> DeadLetters:
-        """Return the dead letters as they are now; what it returns can retry and purge them.
-
-        With `acknowledge="batch"` there are none.
-        """
-        section = self._driver.section
-        dead = section.run(self._peer.dead)
-        act = partial(section.run, self._peer.act_on_dead)
-        return DeadLetters([letter_of(each) for each in dead], act)
-
-    def __repr__(self) -> str:
-        return shown(self, lambda: self.endpoint, lambda: self._peer.is_closed)
+def _is_local(endpoint: str) -> bool:
+    """Whether only this machine can connect."""
+    at = transports.parse_endpoint(endpoint)
+    if at.scheme != "tcp":
+        return at.scheme in ("ipc", "inproc")
+    try:
+        return ipaddress.ip_address(at.host).is_loopback
+    except ValueError:
+        return at.host == "localhost"

@@ -7,11 +7,13 @@ connection was made again; a pusher's carry the queue's session.
 kind             from          what it says
 ===============  ============  ====================================================================
 QUEUE_HELLO      puller        I am here, may have so many jobs, and have these in flight
-QUEUE_WELCOME    pusher        you are taken on; of what you have, these are no longer yours
-QUEUE_CHALLENGE        pusher        I do not know this connection: say hello
+QUEUE_WELCOME    pusher        you are taken on; of what you have, these are no longer yours; by the
+                               batch: the endpoint of your PUSH socket, over which JOBS come
+QUEUE_CHALLENGE  pusher        I do not know this connection: say hello
 JOBS             pusher        do these; the header's sequence is the first delivery number
 QUEUE_REPORT     puller        I did, could not do, or give back these; number 0: I am alive
-QUEUE_CONFIRM    pusher        I have your reports up to this one; the timestamp is your sign's
+QUEUE_CONFIRM    pusher        I have your reports up to this one; the timestamp is your sign's; by
+                               the batch: how many jobs were sent over that socket
 QUEUE_RECALL     pusher        give back so many that you have not begun
 QUEUE_LEAVE      puller        I am going; what I have not acknowledged was not begun
 QUEUE_ADMIN      anybody       list, retry or purge dead letters
@@ -73,6 +75,8 @@ class Hello(codec.Struct, array_like=True):
     frame_bytes_max: Annotated[int, codec.Meta(ge=0, le=2**62)]
     """The largest frame that it takes, in bytes: a larger one would end the connection, so that it
     is not sent."""
+    by_batch: bool = False
+    """How it acknowledges jobs; a pusher that has it otherwise does not answer."""
 
 
 class QueueWelcome(codec.Struct, array_like=True):
@@ -87,6 +91,16 @@ class QueueWelcome(codec.Struct, array_like=True):
     gone: Ranges
     deliveries_max: Annotated[int, codec.Meta(ge=1, le=2**31)]
     """After how many failures a job becomes a dead letter."""
+    endpoint: Annotated[str, codec.Meta(max_length=1024)] = ""
+    """Where jobs come from, by the batch: a PUSH socket for this worker alone. What was sent over a
+    former one and is not among what it held was put back."""
+
+
+class Confirm(codec.Struct, array_like=True):
+    """Pusher to puller, by the batch."""
+
+    sent: Sequence
+    """How many jobs were sent over the socket of the latest QUEUE_WELCOME."""
 
 
 class Challenge(codec.Struct, array_like=True):
@@ -164,7 +178,7 @@ class Detail(codec.Struct, array_like=True, frozen=True, gc=False):
 
 
 JobColumns = tuple[list[Any], int | list[int], list[Detail | None] | None, int, int]
-_bodies: Final = (Hello, QueueWelcome, Challenge, Report, Recall, Admin, Answer, Denied)
+_bodies: Final = (Hello, QueueWelcome, Confirm, Challenge, Report, Recall, Admin, Answer, Denied)
 _decoders: Final[dict[type, Any]] = {kind: codec.make_decoder(kind) for kind in _bodies}
 _decode_columns: Final = codec.make_decoder(JobColumns).decode
 
@@ -191,7 +205,8 @@ def jobs_frame(session: int, batch: DeliveryBatch, confirmed: int) -> bytes:
     details = None
     if batch.run is not None:
         run = batch.run
-        values, pushed_ns = run.values(), run.pushed_ns
+        values: bytes | memoryview = run.values()
+        pushed_ns = run.pushed_ns
         sequences = encoder.encode(run.sequence)
     else:
         assert batch.jobs is not None

@@ -11,18 +11,23 @@ A hello without token over a connection that was welcomed says that all is lost:
 others what is on the way. So none is sent while a WELCOME may be on its way, for `_WAITING_NS`.
 
 What the pusher confirms extends the *lease*: until it ends, no other worker gets what this one has.
+
+By the batch jobs come over another connection, from a PUSH socket that the WELCOME names, and there
+is no lease, since a job may be done twice. What was sent and does not come shows by the pusher's
+count; then the worker says hello again, and gets another socket.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, Final
 
 from p2pmsg.control import Denied
 from p2pmsg.queue import frames
 from p2pmsg.queue.access import DENIED_NS, PusherAccess
 from p2pmsg.queue.frames import Detail, Hello, Process, QueueWelcome, Refusal, Report
-from p2pmsg.queue.job import ACKED, DISCARDED, GONE, HELD, REJECTED, Job, Origin
+from p2pmsg.queue.job import ACKED, BY_BATCH, DISCARDED, GONE, HELD, REJECTED, Job, Origin
+from p2pmsg.queue.taking import Arrived, Batch
 from p2pmsg.subscriber.typed import ValueType
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 from recovery.checks import to_ns
@@ -39,6 +44,7 @@ _WAITING_NS: Final = 5_000_000_000
 UNCONFIRMED_MAX: Final = 64
 """Reports on their way; further answers wait for the next one."""
 Ranges = list[tuple[int, int]]
+_NEVER_NS: Final = 2**63
 
 
 class PullerCore:
@@ -55,6 +61,8 @@ class PullerCore:
             `Misfit`.
         answered: called in any thread when jobs were acknowledged, rejected or discarded, so that a
             report may be due. Default: nothing.
+        batch: what jobs are taken by where they are acknowledged by the batch; None: they are
+            acknowledged one by one.
 
     Attributes:
         ready: jobs that were not begun.
@@ -66,6 +74,10 @@ class PullerCore:
         invalid: frames that were dropped, by reason.
         acked, rejected, discarded: jobs. refused: answers that came too late.
         given_back: jobs given back when asked. dropped: not begun, and no longer ours.
+        arrived: by the batch: frames of jobs that were not begun.
+        left: the same of a pusher that is no more; nobody else has them.
+        lost: by the batch: jobs that were sent and did not come before their pusher ended.
+        endpoint: by the batch: where jobs come from; empty where there is nothing to connect to.
         access: what is denied by the pusher, or to it.
 
     """
@@ -81,6 +93,7 @@ class PullerCore:
         frame_bytes_max: int = 16 * 2**20,
         values: ValueType | None = None,
         answered: Callable[[], object] = bool,
+        batch: Batch | None = None,
         now_ns: int,
     ) -> None:
         self.id = puller_id
@@ -98,6 +111,12 @@ class PullerCore:
         self.acked = self.rejected = self.discarded = self.refused = 0
         self.given_back = self.dropped = self.received = 0
         self.joined = self.leaving = False
+        self._batch = batch
+        self.arrived: deque[Arrived] = deque()
+        self.left: deque[Arrived] = deque()
+        self._done: Ranges = []
+        self.lost = self._sent = self._came = 0
+        self.endpoint = ""
         self.last_heard_ns = now_ns
         self._answered = answered
         self._values = values
@@ -111,9 +130,8 @@ class PullerCore:
         self._token = self._waits_until_ns = 0
         self._claims_all = False
         self._ack_timeout_ns = self._job_timeout_ns = 0
-        self._lease_ns = self._unconfirmed_ns = self._unconfirmed_since_ns = (
-            self._deliveries_max
-        ) = 0
+        self._lease_ns = 0 if batch is None else _NEVER_NS
+        self._unconfirmed_ns = self._unconfirmed_since_ns = self._deliveries_max = 0
         self._beat_ns = self._idle_beat_ns = round(BEAT_MS * _MS)
         self._beat_due_ns = now_ns
         self._serial = self._confirmed = self._next_delivery = 0
@@ -123,7 +141,7 @@ class PullerCore:
         self._released: Ranges = []
         self._extended: dict[int, float] = {}
         self._answers_recall = False
-        self._unconfirmed: deque[tuple[int, bytes, list[Job]]] = deque()
+        self._unconfirmed: deque[tuple[int, bytes, list[Job], Ranges]] = deque()
 
     def check_access_rules(self, *, now_ns: int) -> None:
         """Give up what the pusher may not push any more; called when rights have changed."""
@@ -139,6 +157,8 @@ class PullerCore:
         """Begin the next job; None where there is none."""
         self._begun = None
         self.now_ns = now_ns
+        if self._batch is not None:
+            return self._take_by_batch(self._batch)
         if now_ns >= self._lease_ns and self.ready:
             self._end_lease()
         if not self.ready:
@@ -148,6 +168,56 @@ class PullerCore:
         job._begun_ns = now_ns
         self.ready.popleft()
         return job
+
+    def _take_by_batch(self, batch: Batch) -> Job | None:
+        """Take the next job, of the next frame where there is none; what was taken is done."""
+        if (job := batch.take()) is not None:
+            return job
+        if batch.core is not None:
+            batch.core.collect()
+        while source := self.left or self.arrived:
+            core = None if source is self.left else self
+            try:
+                jobs = list(self._jobs_of(source[0].frame)[0])
+                del jobs[source[0].count :]  # which were given back
+            except FrameError:
+                self._count("jobs")
+                source.popleft()
+                if core is self:
+                    self._say_again(self.now_ns)  # it is not here, so the pusher takes it back
+                continue
+            is_plain = self._values is None or all(job._detail is None for job in jobs)
+            batch.begin(jobs, core, is_plain=is_plain)
+            source.popleft()
+            return batch.take()
+        return None
+
+    def collect(self) -> None:
+        """By the batch: have reported what is done."""
+        if self._batch is not None and self._batch.core is self:
+            start, stop = self._batch.unreported()
+            if start < stop:
+                self._done.append((start, stop))
+                self.acked += stop - start  # where none of these was taken back
+
+    @property
+    def ready_count(self) -> int:
+        """How many jobs are here and were not begun."""
+        by_batch = sum(each.count for each in (*self.arrived, *self.left))
+        return len(self.ready) + len(self.unconfirmed) + by_batch
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether jobs were sent that have not come, over the socket of the latest WELCOME."""
+        return self.joined and self._sent > self._came
+
+    def refuse_endpoint(self) -> None:
+        """Note that there is nothing to connect to where jobs should come from."""
+        self._count("endpoint")
+
+    def rejoin(self, *, now_ns: int) -> None:
+        """By the batch: say hello again, as jobs that were sent do not come."""
+        self._say_again(now_ns)
 
     def take_plain(self) -> Job | None:
         """Do as `take` with a job that has nothing but a value, without a look at the lease."""
@@ -165,6 +235,9 @@ class PullerCore:
         """Drop all jobs and report none, in a forked child: they are the parent's."""
         for job in (*self.ready, *self.unconfirmed, *self.open.values()):
             job._state = GONE
+        self._drop_batch()
+        self.arrived.clear()
+        self.left.clear()
         self.ready.clear()
         self.unconfirmed.clear()
         self.open.clear()
@@ -183,14 +256,20 @@ class PullerCore:
         there = {job.delivery: job for job in self.ready if job.delivery not in elsewhere}
         self.ready = deque(job for job in there.values() if job._state == HELD)
         if self._unconfirmed:
-            serial, _, jobs = self._unconfirmed[-1]
+            serial, _, jobs, done = self._unconfirmed[-1]
             self._serial = max(self._serial, serial)
             reported = {*map(id, jobs)}
             while self._acked and id(self._acked[0]) in reported:
                 del self._acked[0]
             while self._refusals and id(self._refusals[0][0]) in reported:
                 del self._refusals[0]
+            self._done = [each for each in self._done if each not in done]
+        if self._batch is not None and self._batch.jobs and self.arrived:
+            first = self._batch.jobs[0].delivery
+            if self._batch.core is self and self.arrived[0].first == first:
+                self.arrived.popleft()  # it is begun
         self.joined = False
+        self.endpoint = ""
         self._token = 0
         if not self.leaving and len(self.outbox) < UNCONFIRMED_MAX:
             # Now, since a WELCOME may be on its way: frames may have been dropped that it is not
@@ -262,13 +341,13 @@ class PullerCore:
     @property
     def unsent(self) -> int:
         """How many answers wait to be sent."""
-        answers = len(self._acked) + len(self._refusals) + len(self._released)
+        answers = len(self._acked) + len(self._done) + len(self._refusals) + len(self._released)
         return answers + len(self._extended) + self._answers_recall
 
     @property
     def has_unconfirmed(self) -> bool:
         """Whether the pusher does not know yet what became of some jobs, joined or not."""
-        return bool(self._acked or self._refusals or self._unconfirmed)
+        return bool(self._acked or self._done or self._refusals or self._unconfirmed)
 
     # -------------------------------------------------------------------------------- frames in
 
@@ -292,22 +371,36 @@ class PullerCore:
             else:
                 raise FrameError("kind")
         except FrameError as error:
-            reason = str(error)
-            self.invalid[reason] = self.invalid.get(reason, 0) + 1
+            self._count(str(error))
             return
         self.last_heard_ns = now_ns
 
     def _receive_jobs(self, frame: Frame, now_ns: int) -> None:
         if not self.joined or frame.session != self._session:
             raise FrameError("session")
-        values, sequences, details, confirmed, delivered_ns = frames.read_jobs(frame)
-        count = frame.count
         if frame.sequence < self._next_delivery:
             raise FrameError("delivery")  # sent twice, by a pusher that was interrupted
+        count = frame.count
+        if self._batch is None:
+            jobs, confirmed = self._jobs_of(frame)
+            self.ready.extend(jobs)
+        else:
+            self.arrived.append(Arrived(frame))
+            self._came, confirmed = self._came + count, 0
         self._next_delivery = frame.sequence + count
+        self.received += count
+        if now_ns >= self._lease_ns:
+            self._end_lease()
+        self._confirm(confirmed)
+
+    def _jobs_of(self, frame: Frame) -> tuple[Iterable[Job], int]:
+        """Return a frame's jobs, and what it confirms; `FrameError` where it cannot be read."""
+        values, sequences, details, confirmed, delivered_ns = frames.read_jobs(frame)
+        count = frame.count
         origin = Origin(
-            self, frame.session, frame.base_timestamp_ns, delivered_ns, self._deliveries_max
-        )
+            self if self._batch is None else BY_BATCH, frame.session, frame.base_timestamp_ns,
+            delivered_ns, self._deliveries_max,
+        )  # fmt: skip
         if self._values is not None:
             values, details = _typed(self._values, values, details, frame.base_timestamp_ns)
         each: Iterable[int] = (
@@ -315,21 +408,19 @@ class PullerCore:
         )
         detail: Iterable[Detail | None] = details if details is not None else repeat(None)
         deliveries = range(frame.sequence, frame.sequence + count)
-        self.ready.extend(map(Job, values, deliveries, each, repeat(origin), detail))
-        self.received += count
-        if now_ns >= self._lease_ns:
-            self._end_lease()
-        self._confirm(confirmed)
+        return map(Job, values, deliveries, each, repeat(origin), detail), confirmed
 
     def _receive_confirm(self, frame: Frame) -> None:
         if frame.session != self._session:
             raise FrameError("session")
         self._confirm(frame.sequence)
         self._extend_lease(frame.base_timestamp_ns)
+        if self._batch is not None and self.joined:
+            self._sent = frames.read(frame, frames.Confirm).sent
 
     def _receive_challenge(self, frame: Frame, now_ns: int) -> None:
         who = frames.read(frame, frames.Challenge)
-        self.joined = False
+        self.joined, self.endpoint = False, ""
         if self._denied_at == (frame.session, who.incarnation, self._rules) and self.access.denial:
             return  # it is the one that may not push here
         self._released = []  # they are not held, so the pusher takes them back by that
@@ -352,6 +443,8 @@ class PullerCore:
             self._denied_at = frame.session, welcome.incarnation, self._rules
             self._refuse_pusher(now_ns)
             return
+        if bool(welcome.endpoint) != (self._batch is not None):
+            raise FrameError("endpoint")
         ack_timeout_ns = _ns_of(welcome.ack_timeout_ms)
         job_timeout_ns = _ns_of(welcome.job_timeout_ms)
         self.access.allow()
@@ -366,7 +459,8 @@ class PullerCore:
         self._extend_lease(frame.base_timestamp_ns)
         self._confirm(welcome.confirmed)
         if not self.joined:
-            self.outbox.extend(report for _, report, _ in self._unconfirmed)
+            self.outbox.extend(report for _, report, *_ in self._unconfirmed)
+            self.endpoint, self._sent, self._came = welcome.endpoint, 0, 0
         self.joined = True
         self._token = 0
         self._answers_recall = False
@@ -377,10 +471,19 @@ class PullerCore:
         if not self.joined:
             return
         released: list[int] = []
+        by_batch: Ranges = []
         while (self.ready or self.unconfirmed) and len(released) < recall.count:
             released.append((self.unconfirmed or self.ready).pop().delivery)
-        self.given_back += len(released)
-        self._released += frames.ranges_of(released)
+        left = recall.count
+        while self.arrived and left > 0:
+            last = self.arrived[-1]
+            stop, last.stop = last.stop, max(last.first, last.stop - left)
+            by_batch.append((last.stop, stop))
+            left -= stop - last.stop
+            if not last.count:
+                self.arrived.pop()
+        self.given_back += len(released) + recall.count - left
+        self._released += frames.ranges_of(released) + by_batch
         self._answers_recall = True
 
     def _receive_denied(self, frame: Frame, now_ns: int) -> None:
@@ -395,6 +498,9 @@ class PullerCore:
 
     def _drop_denied(self, now_ns: int) -> None:
         """Drop all that is here: it is others' now, and no answer to it counts."""
+        self._drop_ready()
+        self._drop_batch()
+        self._sent = 0
         session, following = self._session, self._next_delivery
         self._forget()
         self._session, self._next_delivery = session, following
@@ -404,13 +510,14 @@ class PullerCore:
 
     def flush(self, *, now_ns: int) -> None:
         """Put what was acknowledged into a report."""
+        self.collect()
         if not self.joined or len(self._unconfirmed) >= UNCONFIRMED_MAX or not self.unsent:
             return
         # Other threads may append meanwhile: only what is copied is taken away.
-        acked = self._acked[: frames.RANGES_MAX]
+        acked, done = self._acked[: frames.RANGES_MAX], self._done
         refusals = self._refusals[: frames.RANGES_MAX]
         report = Report(
-            frames.ranges_of([job.delivery for job in acked]),
+            frames.ranges_of([job.delivery for job in acked]) + done,
             [refusal for _, refusal in refusals],
             self._released,
             self._answers_recall,
@@ -421,13 +528,17 @@ class PullerCore:
             Kind.QUEUE_REPORT, self.id, report, sequence=serial, timestamp_ns=now_ns
         )
         jobs = acked + [job for job, _ in refusals] if refusals else acked
-        self._unconfirmed.append((serial, frame, jobs))
+        self._unconfirmed.append((serial, frame, jobs, done))
         self._serial = serial
         self.outbox.append(frame)
         del self._acked[:acked_count], self._refusals[:refused_count]
-        self._released = []
+        self._released, self._done = [], []
         self._extended = {}
         self._answers_recall = False
+
+    def on_silent(self, *, now_ns: int) -> None:
+        """Note that a pusher that was silent is connected to again: its silence begins again."""
+        self.last_heard_ns = now_ns
 
     def on_coming(self, *, now_ns: int) -> None:
         """Note that bytes come: a confirmation of `unconfirmed` jobs may be among them."""
@@ -446,7 +557,7 @@ class PullerCore:
         self._time_out(now_ns)
         self.flush(now_ns=now_ns)
         if now_ns >= self._beat_due_ns and not self.leaving:
-            here = self.ready or self.open or self.unconfirmed
+            here = self.ready_count or self.open or self._begun_by_batch()
             busy = here or self._unconfirmed or not self.joined
             self._beat_due_ns = now_ns + (self._beat_ns if busy else self._idle_beat_ns)
             if self.access.denial is not None:
@@ -469,7 +580,8 @@ class PullerCore:
         return due_ns
 
     def leave(self, *, now_ns: int) -> None:
-        """Give everything back: what was begun counts as rejected."""
+        """Give everything back: what was begun counts as rejected; by the batch, as not begun."""
+        self._drop_batch()
         for job in list(self.open.values()):
             self._refuse(job, REJECTED, "the worker closed", 0.0)
         self._drop_ready()
@@ -491,13 +603,15 @@ class PullerCore:
         )
         here = (*unconfirmed_jobs, *self.ready, *self.unconfirmed)
         held = frames.ranges_of(job.delivery for job in here)
+        held += ((each.first, each.stop) for each in self.arrived)
+        held += chain(self._done, *(done for _, _, _, done in self._unconfirmed))
         self._say_hello(self._token, held, claims, now_ns)
 
     def _say_hello(self, token: int, held: Ranges, claims: Ranges, now_ns: int) -> None:
         hello = Hello(
             self.name, *self._process, self.prefetch, token, self._confirmed,
             held[: frames.RANGES_MAX], claims[: frames.RANGES_MAX],
-            self.prefetch_ceiling, self._frame_bytes_max,
+            self.prefetch_ceiling, self._frame_bytes_max, self._batch is not None,
         )  # fmt: skip
         self._send(Kind.QUEUE_HELLO, hello, now_ns)
 
@@ -520,9 +634,22 @@ class PullerCore:
         self._confirmed = max(self._confirmed, serial)
 
     def _unconfirmed_jobs(self) -> list[Job]:
-        """Return the jobs of which the pusher does not know what became of them."""
-        found = [job for _, _, jobs in self._unconfirmed for job in jobs]
-        return [*found, *self._acked, *(job for job, _ in self._refusals), *self.open.values()]
+        """Return the jobs of which the pusher does not know what became of them.
+
+        Those that are done by the batch are left out: they may be done twice.
+        """
+        found = [job for _, _, jobs, _ in self._unconfirmed for job in jobs]
+        begun = (*self.open.values(), *self._begun_by_batch())
+        return [*found, *self._acked, *(job for job, _ in self._refusals), *begun]
+
+    def _begun_by_batch(self) -> list[Job]:
+        batch = self._batch
+        return [] if batch is None or batch.core is not self else batch.open()
+
+    def _drop_batch(self) -> None:
+        """Hand out no more of the jobs that were begun by the batch."""
+        if self._batch is not None and self._batch.core is self:
+            self._batch.drop_rest()
 
     def _end_lease(self) -> None:
         """Begin no more jobs until it is known that they are ours: the lease has ended."""
@@ -535,13 +662,18 @@ class PullerCore:
     def _begin_again(self) -> None:
         # The pusher may have heard us all the while, and only its answers were lost: say again
         # what we have.
-        self.joined = False
-        self._token = 0
-        self._beat_due_ns = self.now_ns
+        self._say_again(self.now_ns)
         self._drop_ready()
 
+    def _say_again(self, now_ns: int) -> None:
+        self.joined, self.endpoint = False, ""
+        self._token = 0
+        self._beat_due_ns = now_ns
+
     def _drop_ready(self) -> None:
-        self.dropped += len(self.ready) + len(self.unconfirmed)
+        by_batch = sum(each.count for each in self.arrived)
+        self.dropped += len(self.ready) + len(self.unconfirmed) + by_batch
+        self.arrived.clear()
         for job in (*self.ready, *self.unconfirmed):
             job._state = GONE
         self.ready.clear()
@@ -551,28 +683,50 @@ class PullerCore:
     def _drop(self, start: int, stop: int) -> None:
         self.ready = self._without(self.ready, start, stop)
         self.unconfirmed = self._without(self.unconfirmed, start, stop)
+        for each in self.arrived:
+            if start < each.stop and each.first < stop:
+                self.dropped += each.stop - max(start, each.first)
+                each.stop = max(start, each.first)
+        self.arrived = deque(each for each in self.arrived if each.count)
         for job in list(self.open.values()):
             if start <= job.delivery < stop:
                 self._gone(job)
+        if any(start <= job.delivery < stop for job in self._begun_by_batch()):
+            self._drop_batch()
 
     def _without(self, jobs: deque[Job], start: int, stop: int) -> deque[Job]:
         kept = deque(job for job in jobs if not start <= job.delivery < stop)
         self.dropped += len(jobs) - len(kept)
         return kept
 
+    def _count(self, reason: str) -> None:
+        self.invalid[reason] = self.invalid.get(reason, 0) + 1
+
     def _gone(self, job: Job) -> None:
         job._state = GONE
         self.open.pop(job.delivery, None)
 
     def _forget(self) -> None:
-        """Drop all: another queue has taken the pusher's place, which knows none of our jobs."""
+        """Drop all: another queue has taken the pusher's place, which knows none of our jobs.
+
+        By the batch nobody else has them either, and they are done here.
+        """
+        if self._batch is not None:
+            self.left.extend(self.arrived)
+            self.arrived.clear()
+            self._done = []
+            self.lost += max(0, self._sent - self._came)
+            self._sent = self._came = 0
+            if self._batch.core is self:
+                self._batch.core = None
         self._begin_again()
         for job in list(self.open.values()):
             self._gone(job)
         self._unconfirmed.clear()
         self._acked.clear()
         self._refusals.clear()
-        self._lease_ns = self._next_delivery = 0
+        self._next_delivery = 0
+        self._lease_ns = 0 if self._batch is None else _NEVER_NS
         self._confirmed = self._serial
 
     def _time_out(self, now_ns: int) -> None:

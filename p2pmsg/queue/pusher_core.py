@@ -51,6 +51,12 @@ class WorkerConnection:
         self.worker_id = 0
         self.echo_ns = 0
         self.confirm_due = False
+        self.endpoint = ""
+        """By the batch: that of the worker's PUSH socket; empty while there is none."""
+        self.sent = 0
+        """How many jobs went over that."""
+        self.gone: frames.Ranges = []
+        self.hello_ns = 0
 
 
 class PusherCore:
@@ -67,8 +73,14 @@ class PusherCore:
         frames_at_once: how many frames of jobs `pump` makes at most; it is called again then.
         access_rules: what those who ask may have; None: everything.
 
+    By the batch (`QueueLimits.by_batch`) each worker gets its jobs over a PUSH socket of its own,
+    and another one each time that it is welcomed, so that nothing of before can follow.
+
     Attributes:
         outbox: frames to send, each with the connection's identity.
+        job_frames: by the batch: frames for those sockets, each with the worker's id.
+        wanted: workers for which such a socket is to be bound, which `on_channel` then reports.
+        channels: workers that have one; others' are to be closed.
         invalid: frames that were dropped, by reason.
         admin_refused: requests about dead letters that were refused.
         access_rules: what those who ask may have.
@@ -92,6 +104,11 @@ class PusherCore:
         self.name = name
         self.session = session
         self.outbox: deque[tuple[bytes, bytes]] = deque()
+        self.job_frames: deque[tuple[int, bytes]] = deque()
+        self.wanted: deque[int] = deque()
+        self.channels: set[int] = set()
+        self._by_batch = queue.limits.by_batch
+        self._warned_otherwise = False
         self.invalid: dict[str, int] = {}
         self._frames_at_once = frames_at_once
         self._incarnation = incarnation
@@ -186,18 +203,51 @@ class PusherCore:
         self._connections, self._unwelcomed, self._by_worker = {}, OrderedDict(), {}
         self._due.clear()
         self.outbox.clear()
+        self.job_frames.clear()
+        self.wanted.clear()
+        self.channels = set()
         for identity, user in known:
             self._challenge(self._connection_of(identity, user), now_ns)
+
+    def on_channel(self, worker_id: int, endpoint: str) -> None:
+        """Note that a worker's PUSH socket is bound there; empty where none can be."""
+        connection = self._by_worker.get(worker_id)
+        if connection is None or not connection.welcomed:
+            return
+        if not endpoint:  # it says hello again
+            self.queue.leave(worker_id, now_ns=connection.hello_ns)
+            self._forget_worker(worker_id)
+            return
+        self.channels.add(worker_id)
+        connection.endpoint = endpoint
+        self._welcome(connection)
+
+    def user_of(self, worker_id: int) -> str:
+        """Return whose key a worker's connection has; "" without keys."""
+        connection = self._by_worker.get(worker_id)
+        return "" if connection is None else connection.user
+
+    def on_space(self, worker_id: int, *, has_space: bool) -> None:
+        """Note whether a worker's PUSH socket takes a frame; one that it did not take is lost."""
+        worker = self.queue.workers.get(worker_id)
+        if worker is not None:
+            worker.blocked = not has_space
+
+    def blocked(self) -> list[int]:
+        """Return the workers whose PUSH socket took nothing when that was known last."""
+        workers = self.queue.workers.values()
+        return [each.id for each in workers if each.blocked and each.id in self.channels]
 
     def process_of(self, worker_id: int) -> Process:
         """Return the process of a worker."""
         return self._processes.get(worker_id, Process())
 
     def probe(self) -> None:
-        """Send every worker that has jobs a frame: a connection that broke refuses it."""
+        """Send every worker that has jobs, or a socket, a frame: a broken connection refuses it."""
         for worker_id, connection in self._by_worker.items():
             worker = self.queue.workers.get(worker_id)
-            if worker is not None and connection.welcomed and worker.assigned.count:
+            has_any = worker is not None and (worker.assigned.count or self._by_batch)
+            if has_any and connection.welcomed:
                 self._confirm(connection)
 
     def check_access_rules(self, *, now_ns: int) -> None:
@@ -302,10 +352,11 @@ class PusherCore:
 
     def _receive_hello(self, connection: WorkerConnection, frame: Frame, now_ns: int) -> None:
         hello: Hello = frames.read(frame, Hello)
+        self._check_acknowledges(hello)
         if hello.token != connection.token:
             self._challenge(connection, now_ns)
             return
-        gone: list[tuple[int, int]] = []
+        connection.gone, connection.hello_ns = [], frame.base_timestamp_ns
         if not connection.welcomed:
             known = frame.session in self.queue.workers
             worker = self.queue.join(
@@ -333,14 +384,32 @@ class PusherCore:
                     self.queue.adopt(worker, delivery, sequence, now_ns=now_ns)
                 self.queue.store.unclaimed(worker.id, now_ns=now_ns)
             # Over the same connection it was asked again who it is, and nothing was lost.
-            ended = before is not connection
-            gone = self.queue.reconcile(worker, hello.held, now_ns=now_ns, ended=ended)
+            ended = before is not connection or self._by_batch
+            connection.gone = self.queue.reconcile(worker, hello.held, now_ns=now_ns, ended=ended)
+            if self._by_batch:
+                worker.blocked, connection.endpoint, connection.sent = True, "", 0
+                self.wanted.append(worker.id)
+        if connection.endpoint or not self._by_batch:
+            self._welcome(connection)
+
+    def _check_acknowledges(self, hello: Hello) -> None:
+        """Raise `FrameError` where a worker acknowledges jobs otherwise than this pusher has it."""
+        if hello.by_batch == self._by_batch:
+            return
+        if not self._warned_otherwise:
+            self._warned_otherwise = True
+            how = "batch" if self._by_batch else "each"
+            self.queue.warnings.append((hello.name, f'gets nothing: it needs acknowledge="{how}"'))
+        raise FrameError("acknowledge")
+
+    def _welcome(self, connection: WorkerConnection) -> None:
+        limits = self.queue.limits
         welcome = QueueWelcome(
             self.name, self._incarnation, self._serials[connection.worker_id],
-            to_ns(self.queue.limits.ack_timeout) / _MS, to_ns(self._job_timeout) / _MS, gone,
-            self.queue.limits.deliveries_max,
+            to_ns(limits.ack_timeout) / _MS, to_ns(self._job_timeout) / _MS, connection.gone,
+            limits.deliveries_max, connection.endpoint,
         )  # fmt: skip
-        self._send(connection, Kind.QUEUE_WELCOME, welcome, timestamp_ns=frame.base_timestamp_ns)
+        self._send(connection, Kind.QUEUE_WELCOME, welcome, timestamp_ns=connection.hello_ns)
 
     def _receive_leave(self, connection: WorkerConnection, frame: Frame, now_ns: int) -> None:
         # Also from one that was asked who it is, or came over a new connection: it knows its id,
@@ -405,7 +474,11 @@ class PusherCore:
             if not worker.takes(len(frame)):
                 queue.withdraw(worker, batch, len(frame), now_ns=now_ns)
                 continue
-            outbox.append((connection.identity, frame))
+            if self._by_batch:
+                connection.sent += batch.count
+                self.job_frames.append((worker.id, frame))
+            else:
+                outbox.append((connection.identity, frame))
         for worker, count in queue.recalls(now_ns=now_ns):
             self._send(self._by_worker[worker.id], Kind.QUEUE_RECALL, frames.Recall(count))
         if self._due:
@@ -482,6 +555,7 @@ class PusherCore:
         self._serials.pop(worker_id, None)
         self._processes.pop(worker_id, None)
         self._users.pop(worker_id, None)
+        self.channels.discard(worker_id)
         connection = self._by_worker.pop(worker_id, None)
         if connection is not None:
             connection.welcomed = False
@@ -508,7 +582,8 @@ class PusherCore:
 
     def _confirm(self, connection: WorkerConnection) -> None:
         serial, sign_ns = self._serials[connection.worker_id], connection.echo_ns
-        self._send(connection, Kind.QUEUE_CONFIRM, None, sequence=serial, timestamp_ns=sign_ns)
+        body = frames.Confirm(connection.sent) if self._by_batch else None
+        self._send(connection, Kind.QUEUE_CONFIRM, body, sequence=serial, timestamp_ns=sign_ns)
 
     def _count(self, reason: str) -> None:
         self.invalid[reason] = self.invalid.get(reason, 0) + 1

@@ -48,8 +48,8 @@ class PusherStats(Stats):
     done: int
     """Jobs that were acknowledged."""
     dead: int
-    """Jobs that became dead letters; with `acknowledge="batch"` those that were given up, since
-    the connection of their puller ended each time that they were sent; logged as errors."""
+    """Jobs that became dead letters; with `acknowledge="batch"` those at which the connection of
+    their puller ended each time that they were sent."""
     in_flight: int
     """Jobs that are neither done nor dead: waiting, delayed or with a worker."""
     in_hands: int
@@ -135,8 +135,7 @@ class PullerStats(Stats):
     pushers: int
     """Pushers that took this worker on."""
     frames_invalid: dict[str, int] = field(default_factory=dict)
-    """Frames that came in and were dropped, by reason; with `acknowledge="batch"` also those that
-    came twice, or of a share that others have by now."""
+    """Frames that came in and were dropped, by reason."""
     unanswered: dict[str, str] = field(default_factory=dict)
     """What is at endpoints from which no pusher has ever answered, for people; updated after 5 s,
     then each minute. With `security` also why a connection was refused."""
@@ -148,5 +147,5 @@ class PullerStats(Stats):
     """By endpoint, what is denied there now: a pusher gives us no right to `pull`, or has none to
     `push` here."""
     lost: int = 0
-    """With `acknowledge="batch"`: frames that a pusher had sent, and that did not come before it
-    died. What it had not sent nobody can count here."""
+    """With `acknowledge="batch"`: jobs that a pusher said it had sent, and that did not come before
+    it died. What it had not sent nobody can count here."""

@@ -52,12 +52,12 @@ def connections_known(pusher):
 
 def line_of(puller):
     """Return a puller's side of its only pusher."""
-    return puller._peer.taker._cores[0]
+    return puller._peer._cores[0]
 
 
 def hold_for_ever(puller):
     """Let a puller say that it lives, and never give back what it has."""
-    for line in puller._peer.taker._cores:
+    for line in puller._peer._cores:
         line._time_out = lambda now_ns: None
         line._receive_recall = lambda frame: None
 

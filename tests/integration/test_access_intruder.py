@@ -4,7 +4,6 @@ import pytest
 
 from p2pmsg import Puller, Pusher, Requester, Responder, wire
 from p2pmsg.queue import frames as queue
-from p2pmsg.queue.pipeline import frames as pipes
 from p2pmsg.requests import frames as requests
 from p2pmsg.wire import Frame, Kind
 from tests.integration.commands import eventually
@@ -87,14 +86,14 @@ def test_one_who_may_pull_takes_on_no_other_worker(peers, server, intrude, tmp_p
 
 
 @pytest.mark.internal
-def test_an_intruder_gets_no_frame_of_a_pipeline(peers, server, intrude):
+def test_an_intruder_gets_no_job_by_the_batch(peers, server, intrude):
     with Pusher(LOOPBACK, name="jobs", security=server, acknowledge="batch") as pusher:
         where = peers.pinned(pusher.endpoint, "server")
         with Puller(where, security=peers.security("ann"), acknowledge="batch") as ann:
             eventually(lambda: ann.connected)
-            (share,) = pusher._peer.jobs._dealer.shares.values()
+            (worker,) = pusher._peer.jobs.core._users
             intruder = intrude(pusher.endpoint)
-            place = parse_endpoint(pusher._peer.jobs._shares._sockets[share.id].endpoint)
+            place = parse_endpoint(pusher._peer._push_sockets._sockets[worker].endpoint)
             pull = ZmqPlainSocket(
                 "pull", place, binds=False, context=context(), curve=intruder.curve,
                 queue_messages=10, message_bytes_max=2**20,
@@ -103,15 +102,14 @@ def test_an_intruder_gets_no_frame_of_a_pipeline(peers, server, intrude):
             for number in range(200):
                 pusher.push(f"{SECRET}{number}")
                 if number == 100:
-                    intruder.send(Kind.PIPE_HELLO, 7, pipes.Hello("bob"))
-                    state = pipes.State(0, [(0, 100)])
-                    for at in (share.id, 7):
-                        intruder.send(Kind.PIPE_STATE, at, state, sequence=0)
-                        intruder.send(Kind.PIPE_STATE, at, state, sequence=50)
-                        flags = wire.FLAG_CLOSING
-                        intruder.send(Kind.PIPE_STATE, at, state, sequence=0, flags=flags)
+                    hello = queue.Hello("bob", "", 0, 0, 64, 2, 0, [], [], 64, 2**24, True)
+                    for at in (worker, 7):
+                        intruder.send(Kind.QUEUE_HELLO, at, hello)
+                        report = queue.Report([(0, 2**62)])
+                        intruder.send(Kind.QUEUE_REPORT, at, report, sequence=1)
+                        intruder.send(Kind.QUEUE_LEAVE, at)
                     for kind in Kind:
-                        intruder.send(kind, share.id)
+                        intruder.send(kind, worker)
             assert sorted(ann.receive(TIMEOUT).value for _ in range(200)) == sorted(
                 f"{SECRET}{number}" for number in range(200)
             )
@@ -122,7 +120,7 @@ def test_an_intruder_gets_no_frame_of_a_pipeline(peers, server, intrude):
             assert pull.receive_singles(100)[0] == []
             assert not any(SECRET.encode() in data for data in intruder.received)
             stats = pusher.stats()
-            assert (stats.done, stats.taken_back) == (200, 0)
+            assert (stats.done, stats.taken_back, stats.recalled) == (200, 0, 0)
             assert stats.denied
             pull.close()
 

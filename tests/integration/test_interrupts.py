@@ -13,14 +13,22 @@ import p2pmsg.queue.rules
 import recovery
 import transports
 from p2pmsg.driver import section, threads, verbs
-from p2pmsg.peers import publisher, pusher, reading, receiving, sending, serving
+from p2pmsg.peers import (
+    publisher,
+    pull_sockets,
+    pulling,
+    pusher,
+    pushing,
+    reading,
+    receiving,
+    sending,
+    serving,
+)
 from p2pmsg.peers import puller as puller_peer
 from p2pmsg.peers import subscriber as peer
 from p2pmsg.peers.threads import puller, subscriber
 from p2pmsg.publisher import batch, core, logged_batch
-from p2pmsg.queue import batching, each_taker, job, puller_core
-from p2pmsg.queue.pipeline import link, taking
-from p2pmsg.queue.pipeline import puller as batch_taker
+from p2pmsg.queue import batching, job, puller_core, taking
 from p2pmsg.subscriber import ready
 from recovery import replay_buffer
 from tests.integration.peers import TOPIC, check_ledger, take, work_until
@@ -35,10 +43,11 @@ SUBSCRIBER = (
 PUBLISHER = (
     batch, core, logged_batch, publisher, replay_buffer, section, sending, serving, zmq_pubsub
 )  # fmt: skip
-PULLER = (threads, section, job, puller, puller_peer, each_taker, puller_core)
-BATCH_PULLER = (batch_taker, link, taking)
+PULLER = (threads, section, job, puller, puller_peer, pulling, puller_core)
+BATCH_PULLER = (pull_sockets, taking)
 PUSHER = [
     pusher.__file__,
+    pushing.__file__,
     section.__file__,
     *(
         str(path)
@@ -267,7 +276,7 @@ STRIKES = 60
 FILES = {
     module.__file__
     for module in (
-        batch, batching, logged_batch, section, sending, publisher, core, pusher,
+        batch, batching, logged_batch, section, sending, publisher, core, pusher, pushing,
     )
 }  # fmt: skip
 

@@ -15,7 +15,8 @@ import pytest
 
 import p2pmsg
 import p2pmsg.aio
-from p2pmsg.queue import Puller, Pusher, each_taker
+from p2pmsg.peers import puller as puller_peer
+from p2pmsg.queue import Puller, Pusher
 from p2pmsg.reader import RangeReader
 from p2pmsg.testing.proxy import TcpProxy
 from tests.integration.peers import eventually
@@ -86,7 +87,7 @@ def test_a_range_comes_whose_messages_take_longer_than_the_timeout(make_publishe
 def test_a_job_comes_that_takes_longer_than_its_pusher_may_be_silent(
     opened, slow, monkeypatch
 ):  # fmt: skip
-    monkeypatch.setattr(each_taker, "_PUSHER_TIMEOUT_NS", 400_000_000)
+    monkeypatch.setattr(puller_peer, "_PUSHER_TIMEOUT_NS", 400_000_000)
     pusher = opened.enter_context(Pusher(LOOPBACK))
     proxy = slow(pusher.endpoint)
     with Puller(proxy.endpoint) as puller:

@@ -11,18 +11,18 @@ import pytest
 
 import p2pmsg
 import p2pmsg.queue.journal
-import p2pmsg.queue.pipeline
 import p2pmsg.queue.rules
 from p2pmsg import aio
 from p2pmsg.errors import LogFailedError, SendQueueFullError
+from p2pmsg.peers import push_sockets, pushing
 from p2pmsg.peers import pusher as peer
 from tests.integration.peers import LOOPBACK, work_until
 
-PACKAGES = (
-    p2pmsg.queue, p2pmsg.queue.journal, p2pmsg.queue.pipeline, p2pmsg.queue.rules
-)  # fmt: skip
+PACKAGES = (p2pmsg.queue, p2pmsg.queue.journal, p2pmsg.queue.rules)
 FILES = {
     peer.__file__,
+    push_sockets.__file__,
+    pushing.__file__,
     *(str(path) for each in PACKAGES for path in Path(each.__path__[0]).glob("*.py")),
 }
 OPENING = {"__init__", "open", "_take", "_made", "_open", "run", "shut", "close", "stats"}

@@ -62,8 +62,8 @@ def test_a_puller_without_keys(peers):
         Pusher(LOOPBACK, security=peers.security("pusher")) as pusher,
         Puller(pusher.endpoint) as puller,
     ):
-        puller._peer.taker._unanswered.next_ns = 0
-        puller._peer.taker._unanswered._waiting = {0: 0}
+        puller._peer._unanswered.next_ns = 0
+        puller._peer._unanswered._waiting = {0: 0}
         assert "needs keys" in refused(lambda: puller.receive(TIMEOUT)).reason
 
 

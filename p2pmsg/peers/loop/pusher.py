@@ -6,7 +6,7 @@ from typing import Self
 # both
 from p2pmsg.checks import time_to_wait
 from p2pmsg.driver.faces import LoopFace
-from p2pmsg.peers.pusher import PusherBase
+from p2pmsg.peers.pushing import PusherBase
 
 
 class Pusher(PusherBase, LoopFace):
@@ -37,9 +37,9 @@ class Pusher(PusherBase, LoopFace):
             `inproc://NAME`.
         acknowledge: `"each"` (default): a job is acknowledged, or rejected, by itself. `"batch"`:
             pullers, which need the same argument, confirm many jobs at a time, over PUSH and PULL
-            sockets; what was not confirmed when a puller died is done twice. No log, dead letters,
-            keys, priorities or delays then; the PUSH sockets are bound next to `endpoint`, with
-            `tcp` at ports that the system picks.
+            sockets; what was not confirmed when a puller died is done twice. No log, keys,
+            priorities or delays then; the PUSH sockets are bound next to `endpoint`, with `tcp` at
+            ports that the system picks.
         log: a directory. What is pushed is written there before `push` returns, so that a pusher
             that is killed goes on after a restart with what was not acknowledged. Default None: in
             memory only.

@@ -13,7 +13,7 @@ from p2pmsg.driver.lifecycle import is_inherited
 from p2pmsg.driver.stop_signals import StopSignals
 from p2pmsg.errors import ClosedError, ReentrantCallError, SecurityError
 from p2pmsg.message import T_co
-from p2pmsg.peers.puller import PullerBase
+from p2pmsg.peers.pulling import PullerBase
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.running import LOOK_S, JobRun, OnError, acknowledge, check_run, reason_of
 from recovery.checks import to_ns
@@ -190,7 +190,7 @@ class Puller(PullerBase[T_co], ThreadFace):
     # -------------------------------------------------------------------------------- private
 
     def _answered(self) -> None:
-        if self._taker.is_report_due:
+        if self._peer.is_report_due:
             with suppress(ReentrantCallError):  # who is inside takes a turn after it
                 self._section.run(self._peer.report)
 

@@ -104,5 +104,9 @@ class QueueLimits:
     """How long nothing is handed out then, before one job is tried, in seconds. 1.0 lets a service
     restart."""
 
+    by_batch: bool = False
+    """Whether workers acknowledge by the batch, so that a job may be done twice: what a lost worker
+    had goes to others as it is, and is no failure of any job."""
+
     pause_max: float = 30.0
     """The pause doubles with each try that fails, up to this, in seconds."""

@@ -49,6 +49,9 @@ _TIMED_OUT_NS = 1_000_000_000
 _GAVE_ALL_NS = 20_000_000
 """For how long a worker is unconfirmed at first at which a job timed out, or that had begun none of
 its jobs when it was asked. Not for ever: it may be free again, and the queue cannot see that."""
+_CREDIT_PARTS = 8
+"""A frame has this part of a worker's credit at least, where so much waits: for one that is fast,
+what it does in 3 ms."""
 _LATE_AT_ONCE = 256
 """Of a range of deliveries that a worker has no more, so many are looked up."""
 
@@ -263,8 +266,10 @@ class JobQueue:
                 return self.take(now_ns=now_ns)
         if best is None or not store.priorities.count:
             return None
-        count = min(best.credit(now_ns=now_ns), -(-store.priorities.count // able))
-        count = min(count, best.frame_jobs_max)
+        credit = best.credit(now_ns=now_ns)
+        # Of what waits each gets its part; a fast one more, so that frames do not become small.
+        count = max(-(-store.priorities.count // able), credit // _CREDIT_PARTS)
+        count = min(count, credit, best.frame_jobs_max)
         if best.frame_jobs_max < BATCH_JOBS_MAX:
             best.frame_jobs_max = min(2 * best.frame_jobs_max, BATCH_JOBS_MAX)
         if not (breaker.state is best.breaker.state is BreakerState.CLOSED):
@@ -662,7 +667,8 @@ class JobQueue:
         self, worker: Worker, batches: list[DeliveryBatch], reason: str, now_ns: int
     ) -> None:
         """Give to others what a lost worker had; where it had one job alone, that one failed."""
-        is_alone = worker.assigned.count == 1
+        by_batch = self.limits.by_batch
+        is_alone = worker.assigned.count == 1 and not by_batch
         for job in self._end_all(worker, batches):
             self._late[worker.id, job.delivery] = job
             if is_alone:  # it counts as failed
@@ -670,6 +676,9 @@ class JobQueue:
                 self.breaker.failed(now_ns=now_ns)
             else:
                 self.taken_back += 1
+                if by_batch:
+                    self.store.put_back(job, now_ns=now_ns)
+                    continue
                 self.store.quarantine(job, worker.name, reason, now_ns=now_ns)
         self.breaker.untried()
         self._check_alone(worker)

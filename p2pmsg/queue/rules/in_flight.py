@@ -1,7 +1,7 @@
 """Jobs, alone and in runs, and what a worker has in flight: each job by a delivery number."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -107,7 +107,7 @@ class JobRun:
         self,
         sequence: int,
         payload: bytes,
-        ends: list[int],
+        ends: Sequence[int],
         pushed_ns: int,
         start: int = 0,
         whole: "JobRun | None" = None,
@@ -160,9 +160,9 @@ class JobRun:
             jobs.append(QueuedJob(self.first + at, payload[start : ends[at]], self.pushed_ns))
         return jobs
 
-    def values(self) -> bytes:
+    def values(self) -> memoryview:
         """Return the packed values of the jobs that are in."""
-        return self.payload[self._start : self.ends[-1]]
+        return memoryview(self.payload)[self._start : self.ends[-1]]
 
     def job(self, index: int) -> QueuedJob:
         """Return one of them on its own, counted from the first that is still in."""

@@ -1,11 +1,16 @@
 """How much is done in a stretch of time, by which is decided how much may be under way."""
 
+from typing import Final
+
+_OVER_NS: Final = 10_000_000
+"""A measurement takes so long at least: acknowledgements come some ms apart."""
+
 
 class Pace:
     """Measures how many jobs are done within some time.
 
-    It measures over half of that time at least, and what it measured holds for five times as long:
-    a worker that has done nothing since may have other jobs now, and counts as slow.
+    What it measured holds for five times that time: a worker that has done nothing since may have
+    other jobs now, and counts as slow.
 
     Attributes:
         span_ns: the time.
@@ -22,7 +27,7 @@ class Pace:
         """Note that so many are done."""
         self._count += count
         passed_ns = now_ns - self._since_ns
-        if passed_ns >= max(1, self.span_ns // 2):
+        if passed_ns >= max(1, min(self.span_ns // 2, _OVER_NS)):
             self._within = self._count * self.span_ns // passed_ns
             self._since_ns, self._count = now_ns, 0
 

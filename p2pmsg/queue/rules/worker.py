@@ -108,6 +108,7 @@ class Worker:
         assigned: what it has.
         last_heard_ns: when it was last heard.
         cut_ns: since when its connection is broken; None while it stands.
+        blocked: there is no way to it, or no space, for what it would get.
         reserved: it gets nothing more until it has nothing, for a quarantined job.
         alone: it has a quarantined job, and nothing else.
         recalling: it was asked to give jobs back and has not answered.
@@ -141,7 +142,7 @@ class Worker:
         self.assigned = Deliveries()
         self.last_heard_ns = now_ns
         self.cut_ns: int | None = None
-        self.reserved = self.alone = False
+        self.reserved = self.alone = self.blocked = False
         self.recalling = self.recall_is_vain = False
         self.breaker = Breaker(limits.worker_failures_max, limits.pause, limits.pause_max)
         self.acked = self.failed = self.held_back = self.most = 0
@@ -169,7 +170,7 @@ class Worker:
 
     def credit(self, *, now_ns: int) -> int:
         """Return how many jobs more it may have."""
-        if self.cut_ns is not None or self.reserved or self.alone:
+        if self.cut_ns is not None or self.reserved or self.alone or self.blocked:
             return 0
         if now_ns < self.paused_ns or not self.breaker.allows(now_ns=now_ns):
             return 0

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from p2pmsg import control, wire
-from p2pmsg.queue.pipeline import frames as pipeline
-from p2pmsg.queue.pipeline.dealing import Piece
+from p2pmsg.queue import frames as queue
+from p2pmsg.queue.rules import DeliveryBatch, JobRun
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg.frames import SESSION
 
@@ -93,17 +93,19 @@ def test_every_kind_has_its_number_on_the_page(kind):
     assert numbers[kind.name] == kind
 
 
-def test_frames_of_a_pipeline_are_made_like_the_page():
+def test_frames_of_jobs_by_the_batch_are_made_like_the_page():
     part = PAGE.partition("\n## Jobs by the batch\n")[2].partition("\n## ")[0]
     shown = [bytes.fromhex(block) for block in re.findall(r"```text\n(.*?)```", part, re.DOTALL)]
-    make, share = wire.control_frame, 0x4142434445464748
-    piece = Piece(7, 2, pipeline.body_of(2, b"\xa1a\xa1b"))
+    make, place = wire.control_frame, "tcp://127.0.0.1:5561"
+    batch = DeliveryBatch(16, JobRun(7, b"\xa1a\xa1b", [2, 4], 1000), None, 0, 2000)
+    hello = queue.Hello("one", "", 0, 0, 64, 5, 0, [], [], 65_536, 2**24, by_batch=True)
+    welcome = queue.QueueWelcome("jobs", 9, 0, 5000.0, 0.0, [], 5, place)
+    report = queue.Report([(16, 18)])
     assert shown == [
-        make(Kind.PIPE_HELLO, SUBSCRIBER, pipeline.Hello("one")),
-        make(Kind.PIPE_WELCOME, SESSION, pipeline.Welcome(share, "tcp://127.0.0.1:5561")),
-        pipeline.jobs_frame(share, 3, piece),
-        make(Kind.PIPE_STATE, share, pipeline.State(1, [(4, 5)]), sequence=3),
-        make(Kind.PIPE_HEAD, share, sequence=6),
-        make(Kind.PIPE_GONE, share, pipeline.Gone(SESSION)),
+        make(Kind.QUEUE_HELLO, SUBSCRIBER, hello, timestamp_ns=3000),
+        make(Kind.QUEUE_WELCOME, SESSION, welcome, timestamp_ns=3000),
+        queue.jobs_frame(SESSION, batch, 0),
+        make(Kind.QUEUE_REPORT, SUBSCRIBER, report, sequence=1, timestamp_ns=4000),
+        make(Kind.QUEUE_CONFIRM, SESSION, queue.Confirm(2), sequence=1),
     ]
-    assert pipeline.values_of(Frame(shown[2])) == ["a", "b"]
+    assert queue.read_jobs(Frame(shown[2])) == (["a", "b"], 7, None, 0, 2000)

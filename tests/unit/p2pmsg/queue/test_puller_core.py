@@ -15,8 +15,8 @@ EMPTY_HELLO = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, []
 """A hello without a token: one that sends it is asked who it is."""
 
 
-def make_pusher(incarnation: int = 1) -> PusherCore:
-    queue = job_queue(wall_offset_ns=0, first_delivery=1, records=False)
+def make_pusher(incarnation: int = 1, *, by_batch: bool = False) -> PusherCore:
+    queue = job_queue(wall_offset_ns=0, first_delivery=1, records=False, by_batch=by_batch)
     return PusherCore(queue, name="jobs", session=7, incarnation=incarnation)
 
 

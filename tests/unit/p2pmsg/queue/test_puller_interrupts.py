@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from p2pmsg.queue import puller_core
-from p2pmsg.queue.pipeline import taking
+from p2pmsg.queue import puller_core, taking
 from p2pmsg.queue.puller_core import Process, PullerCore
 from p2pmsg.queue.rules import JobRun
 from tests.unit.p2pmsg.queue.test_puller_core import down, make_pusher, up
@@ -75,25 +74,54 @@ def test_at_any_line_of_one_that_acknowledges_each():
     assert number > 300
 
 
-@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [1, 2, 0, 4, 3], [4, 3, 2, 1, 0]])
-def test_at_any_line_of_the_frames_of_a_share(order):
+def exchange(pusher, line, now_ns):
+    """Do one round of both ends, with a socket for jobs that is always there."""
+    line.handle_timer(now_ns=now_ns)
+    up(line, pusher, now_ns=now_ns)
+    pusher.handle_timer(now_ns=now_ns)
+    while pusher.wanted:
+        pusher.on_channel(pusher.wanted.popleft(), "inproc://jobs")
+    for worker in pusher.blocked():
+        pusher.on_space(worker, has_space=True)
+    down(pusher, line, now_ns=now_ns)
+    while pusher.job_frames:
+        line.receive(pusher.job_frames.popleft()[1], now_ns=now_ns)
+    if line.is_missing:
+        line.rejoin(now_ns=now_ns)
+
+
+@pytest.mark.parametrize("module", [puller_core, taking])
+def test_at_any_line_of_one_that_acknowledges_by_the_batch(module):
     number, was_struck = 0, True
     while was_struck:
         number += 1
-        intake, left = taking.Intake(7), [*order]
+        pusher = make_pusher(by_batch=True)
+        store, batch, done = pusher.queue.store, taking.Batch(), []
+        line = PullerCore(1, "worker", 4, Process(), batch=batch, now_ns=0)
 
-        def receive(intake=intake, left=left):
-            while left:
-                frame = left.pop(0)
-                intake.receive(frame, b"%d" % frame, now_ns=0)
+        def take(now_ns, batch=batch, line=line, done=done):
+            while (job := batch.take_plain() or line.take(now_ns=now_ns)) is not None:
+                done.append(job.sequence)
 
-        if was_struck := struck_at(number, taking, receive):
-            intake.resync()
-        receive()
-        intake.on_head(len(order), now_ns=0)
-        for start, stop in intake.missing(now_ns=10**10):
-            for frame in range(start, stop):
-                intake.receive(frame, b"%d" % frame, now_ns=10**10)
-        assert [each.number for each in intake.ready] == [*range(len(order))], number
-        assert intake.bytes == len(order)
-    assert number > 20
+        def some(pusher=pusher, line=line, store=store, take=take):
+            for step in range(8):
+                if step < JOBS // 2:
+                    store.push_run(JobRun(2 * step, b"\xc0" * 2, [1, 2], 0))
+                exchange(pusher, line, step * 10**9)
+                take(step * 10**9)
+                line.flush(now_ns=step * 10**9)
+
+        if was_struck := struck_at(number, module, some):
+            batch.resync()
+            line.resync()
+        for step in range(JOBS // 2):
+            if not store.knows(2 * step) and 2 * step >= store.pushed:
+                store.push_run(JobRun(2 * step, b"\xc0" * 2, [1, 2], 0))
+        for step in range(8, 40):
+            exchange(pusher, line, step * 10**9)
+            take(step * 10**9)
+            line.flush(now_ns=step * 10**9)
+        assert (store.done, store.in_flight) == (JOBS, 0), number
+        assert {*done} == {*range(JOBS)}, number
+        assert (line.unsent, line.ready_count, line.has_unconfirmed) == (0, 0, False)
+    assert number > 30

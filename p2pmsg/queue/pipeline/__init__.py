@@ -1,1 +1,0 @@
-"""Pipelines: jobs that need no acknowledgement one by one, over PUSH and PULL sockets."""

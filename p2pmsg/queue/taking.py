@@ -1,0 +1,113 @@
+"""Jobs that are acknowledged by the batch, as a worker takes them."""
+
+from typing import Any, Protocol
+
+from p2pmsg.queue.job import Job
+from p2pmsg.wire import Frame
+
+
+class Source(Protocol):
+    """Where jobs are from: a `PullerCore`."""
+
+    def collect(self) -> None:
+        """Take note of what is done."""
+
+
+class Arrived:
+    """A frame of jobs of which none was begun; its jobs are made then, so that memory is reused.
+
+    Attributes:
+        frame: as it came.
+        first, stop: the deliveries that are still here.
+
+    """
+
+    __slots__ = ("first", "frame", "stop")
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.first: int = frame.sequence
+        self.stop: int = frame.sequence + frame.count
+
+    @property
+    def count(self) -> int:
+        """How many jobs are still here."""
+        return self.stop - self.first
+
+
+class Batch:
+    """The jobs of a frame, which were begun; each is done when the next one is asked for.
+
+    One for all pushers of a puller.
+
+    Attributes:
+        jobs: all of them, in the order of their deliveries. core: where they are from; None: nobody
+            wants to know what becomes of them.
+        at: the next. done: how many of them are done. reported: how many of these were reported.
+        stop: up to where they may be taken without a further look. end: up to where with one.
+
+    """
+
+    __slots__ = ("at", "core", "done", "end", "jobs", "reported", "stop", "took")
+
+    def __init__(self) -> None:
+        self.jobs: list[Job[Any]] = []
+        self.core: Source | None = None
+        self.at = self.done = self.reported = self.stop = self.end = 0
+        self.took = False
+
+    def take_plain(self) -> Job[Any] | None:
+        """Take the next job, if that needs no further look; the one before it is done.
+
+        It is called by who takes jobs, also while another thread takes a turn, which reads `done`
+        and may set `stop` and `end` back.
+        """
+        at = self.at
+        if at >= self.stop:
+            return None
+        try:
+            self.done = at
+            self.at = at + 1
+            return self.jobs[at]
+        except BaseException:
+            self.at = at  # it comes again
+            raise
+
+    def take(self) -> Job[Any] | None:
+        """Take the next job; None where there is none, and all that were taken are done."""
+        self.took = False
+        self.done = self.at
+        if self.at >= self.end:
+            return None
+        self.took = True
+        self.at = self.done + 1
+        return self.jobs[self.done]
+
+    def begin(self, jobs: list[Job[Any]], core: Source | None, *, is_plain: bool) -> None:
+        """Begin others; those of before are done, and were reported."""
+        self.stop = self.end = self.at = self.done = self.reported = 0
+        self.jobs, self.core = jobs, core
+        self.end = len(jobs)
+        self.stop = self.end if is_plain else 0
+
+    def unreported(self) -> tuple[int, int]:
+        """Return the deliveries [start, stop) that are done, each once."""
+        start, done = self.reported, self.done
+        if start >= done:
+            return 0, 0
+        self.reported = done
+        return self.jobs[start].delivery, self.jobs[done - 1].delivery + 1
+
+    def open(self) -> list[Job[Any]]:
+        """Return the jobs that are here and were not reported."""
+        return self.jobs[self.reported : self.end]
+
+    def drop_rest(self) -> None:
+        """Hand out no more of them: they are others' now."""
+        self.end = min(self.end, self.at)
+        self.stop = min(self.stop, self.end)
+
+    def resync(self) -> None:
+        """Go on after an exception: the job that was taken last may not have got to the caller."""
+        if self.took:
+            self.at = self.done
