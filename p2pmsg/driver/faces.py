@@ -18,7 +18,8 @@ from p2pmsg.errors import ClosedError
 if TYPE_CHECKING:
     import asyncio
 
-    from p2pmsg.driver.loop import Begun, LoopDriver, ManualDriver
+    from p2pmsg.driver.loop import LoopDriver
+    from p2pmsg.driver.manual import Begun, ManualDriver
     from p2pmsg.driver.threads import ThreadDriver
 
 R = TypeVar("R")
@@ -226,7 +227,7 @@ class LoopFace(NotCopied):
         return self._manual().begin(call)
 
     def _manual(self) -> "ManualDriver":
-        from p2pmsg.driver.loop import ManualDriver
+        from p2pmsg.driver.manual import ManualDriver
 
         if not isinstance(self._driver, ManualDriver):
             raise RuntimeError(f"{self!r} was made in an event loop, which takes its turns")

@@ -8,7 +8,8 @@ from p2pmsg.driver.peer import Peer
 if TYPE_CHECKING:
     import asyncio
 
-    from p2pmsg.driver.loop import LoopDriver, ManualDriver
+    from p2pmsg.driver.loop import LoopDriver
+    from p2pmsg.driver.manual import ManualDriver
 
 
 class Machine:
@@ -32,11 +33,13 @@ class Machine:
         """Return what drives a peer in the event loop that runs, or in one of the caller's own."""
         import asyncio
 
-        from p2pmsg.driver.loop import LoopDriver, ManualDriver
+        from p2pmsg.driver.loop import LoopDriver
 
         try:
             asyncio.get_running_loop()
         except RuntimeError:
+            from p2pmsg.driver.manual import ManualDriver
+
             return ManualDriver(peer)
         return LoopDriver(peer)
 

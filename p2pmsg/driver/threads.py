@@ -5,9 +5,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import partial
 from io import FileIO
 from typing import Any, Final, TypeVar
 
@@ -23,7 +22,7 @@ from p2pmsg.driver.lifecycle import (
 )
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.section import Section
-from p2pmsg.driver.verbs import Blocking, Done, LateError, Verb, Wait, step
+from p2pmsg.driver.verbs import Blocking, Done, LateError, Steps, Verb, Wait
 from p2pmsg.errors import ReentrantCallError
 from transports.own_log import own_log as _log
 from transports.platform import wake_files
@@ -31,26 +30,28 @@ from transports.platform import wake_files
 R = TypeVar("R")
 _AGAIN_S: Final = 0.05
 """How long the thread rests after an exception."""
-_ASIDE_NS: Final = 50_000_000
+_ASIDE_S: Final = 0.05
 """How often the thread looks whether callers' threads still take the turns."""
 _SLICE_NS: Final = 100_000_000
-"""How long a caller's thread waits at a time, and is taken to be the one that takes the turns."""
-_UPKEEP_NS: Final = 1_000_000_000
+"""How long a caller's thread waits at a time."""
+_UPKEEP_S: Final = 1.0
 """How long the upkeep sleeps at a time."""
 _JOIN_S: Final = 5.0
 _WAKES_MAX: Final = 4096
 _WAKE: Final = (1).to_bytes(8, sys.byteorder)
 """What is added to an eventfd."""
 _now_ns = time.monotonic_ns
+_Woken = Sequence["Sleeper | None"]
 
 
 class ThreadDriver:
     """Gives a peer its turns.
 
     While no call waits, the peer's own thread sleeps in its descriptors and takes the turns. A call
-    that waits takes them itself, since a change of threads costs more than most answers take;
-    further calls sleep until it has taken one. A peer without a `thread_name` has no thread; one
-    with upkeep has a second one for that, so that turns go on while a disk takes its time.
+    that waits leads: it takes them itself, since a change of threads costs more than most answers
+    take; further calls sleep until a turn or another call has brought what they wait for. A peer
+    without a `thread_name` has no thread; one with upkeep has a second one for that, so that turns
+    go on while a disk takes its time.
 
     Args:
         peer: opened; its thread starts with `start`.
@@ -69,22 +70,25 @@ class ThreadDriver:
         self.peer = peer
         self.section = Section(peer.resync)
         self.stopping = self._is_shut = False
-        self._upkeep = peer.upkeep()
-        self._upkeep_waits: Wait | None = None
+        self._keeping: Steps[None] | None = None
         self._threads: list[threading.Thread] = []
         if peer.thread_name:
             self._add_thread(self._round, peer.thread_name)
-        if peer.thread_name and self._upkeep is not None:
+        if peer.thread_name and (upkeep := peer.upkeep()) is not None:
             # One of its own: turns go on while a disk takes its time.
+            self._keeping = Steps(upkeep, rests=True)
             self._add_thread(self._keep_up, f"{peer.thread_name}-disk")
         self._wake_read, self._wake_write = wake_files()
         self._close_wake = weakref.finalize(self, _close, self._wake_read, self._wake_write)
         self._is_woken = False
+        self._waiting: dict[Steps[Any], Sleeper | None] = {}
+        """Calls that wait, and what wakes them: those who lead, an eventfd."""
+        self._leader: Steps[Any] | None = None
         self._leads_until_ns = 0
-        self._leader = 0
+        """Until when the leader is taken to lead: a signal's handler may hold it up, and wait."""
         self._due_ns = 0
         """Until when who takes the turns sleeps."""
-        self._sleepers, self._aside, self._keeper = Sleepers(), Sleepers(), Sleepers()
+        self._aside, self._keeper = Sleeper(), Sleeper()
 
     def _add_thread(self, call: Callable[[], object], name: str) -> None:
         made = threading.Thread(target=self._run, args=(call,), name=name, daemon=True)
@@ -121,8 +125,9 @@ class ThreadDriver:
                 each.join(_JOIN_S)
         self.section.run(self.peer.shut)
         self._is_shut = True
-        self._sleepers.wake()
-        self.wake()
+        sleepers: list[Sleeper | None] = self.section.run(lambda: [*self._waiting.values()])
+        for sleeper in (*sleepers, None):
+            self._wake(sleeper)
         self._close_wake()
 
     def check_caller(self) -> None:
@@ -144,37 +149,27 @@ class ThreadDriver:
             Others: what the verb raises.
 
         """
-        value: Any = None
-        error: BaseException | None = None
-        request: Any = None
-        has_blocked = False
+        steps, section, has_slept = Steps(verb), self.section, False
         try:
             while True:
-                request = self.section.run(step, verb, value, error)
-                value = error = None
-                if self._leader:  # this may have taken from ZeroMQ what its thread sleeps for
-                    self.wake()
-                if has_blocked and self._sleepers.asleep:  # for this, perhaps
-                    self._sleepers.wake_ready()
-                has_blocked = False
+                request, woken, fds = section.run(self._go_on, steps, has_slept)
+                for sleeper in woken:
+                    self._wake(sleeper)
                 if isinstance(request, Done):
                     result: R = request.value
                     return result
-                if isinstance(request, Wait):
-                    value = self._wait(request)
+                if has_slept := isinstance(request, Wait):
+                    self._wait(steps, request, fds)
                 else:
-                    try:
-                        value = request.call()
-                    except Exception as failure:
-                        error = failure
-                    has_blocked = True
-        except LateError as error:
-            raise TimeoutError(str(error)) from None  # the rest is between verb and section
-        except BaseException:
-            if isinstance(request, Done):  # what it took does not get to its caller
-                self.section.busy = True
+                    steps.call()
+        except BaseException as error:
+            if isinstance(steps.request, Done):  # what it took does not get to its caller
+                section.busy = True
             with suppress(ReentrantCallError):
-                self.section.run(verb.close)
+                for sleeper in section.run(self._end, steps):
+                    self._wake(sleeper)
+            if isinstance(error, LateError):
+                raise TimeoutError(str(error)) from None  # the rest is between verb and section
             raise
 
     def _forget(self) -> None:
@@ -185,66 +180,97 @@ class ThreadDriver:
 
     # ------------------------------------------------------------------- a call that waits
 
-    def _wait(self, wait: Wait) -> bool:
-        """Wait in the caller's thread, and take the peer's turns meanwhile, unless another does."""
-        if not wait.by_io:
-            return self._wait_asleep(wait)
-        me = threading.get_ident()
-        has_slept = False
+    def _go_on(self, steps: Steps[Any], has_slept: bool) -> tuple[Any, _Woken, Collection[int]]:
+        """Inside: go on with a call, with a turn where it lacks one; find who leads then.
+
+        Returns:
+            What it has yielded, who else is to be woken, and in what it waits where it leads.
+
+        """
+        peer, before = self.peer, steps.request
+        request: Any = steps.go_on(_now_ns, self._is_shut)
+        if not isinstance(request, Wait):
+            return request, self._leave(steps) if self._waiting or self._keeping else (), ()
+        now_ns, leader, due_ns = _now_ns(), self._leader, 0
+        others_lead = leader is not None and leader is not steps and now_ns < self._leads_until_ns
+        if others_lead:
+            is_due = request is not before  # it may have taken from ZeroMQ what that sleeps for
+        elif is_due := request.by_io:
+            is_due = has_slept or (due_ns := peer.next_deadline_ns()) <= now_ns
+        if is_due and not self.stopping:
+            due_ns = 0
+            peer.turn(now_ns)
+            request = steps.go_on(_now_ns, self._is_shut)
+            if not isinstance(request, Wait):
+                return request, self._leave(steps), ()
+        if others_lead or not request.by_io:
+            sleeper = self._waiting.get(steps) or Sleeper()
+            woken = self._leave(steps) if leader is steps else self._find_woken(steps)
+            self._waiting[steps] = sleeper
+            return request, woken, ()
+        self._waiting[steps] = None
+        self._leader, self._leads_until_ns = steps, now_ns + 2 * _SLICE_NS
+        self._due_ns = due_ns or peer.next_deadline_ns()
+        return request, self._find_woken(steps), peer.fds()
+
+    def _is_led(self) -> bool:
+        """Whether a call takes the turns."""
+        return self._leader is not None and _now_ns() < self._leads_until_ns
+
+    def _leave(self, steps: Steps[Any]) -> _Woken:
+        """Inside: wait no more; return who is to be woken."""
+        self._waiting.pop(steps, None)
+        if self._leader is steps:
+            self._leader = None
+        woken = self._find_woken(steps)
+        if not woken and self._leader is None:
+            for each, sleeper in self._waiting.items():
+                if each.request.by_io:
+                    return (sleeper,)  # to lead
+        return woken
+
+    def _find_woken(self, steps: Steps[Any] | None = None) -> _Woken:
+        """Inside: return who has what it waits for: of those who wait for the same, the first."""
+        if self._keeping is not None:
+            self._see_to_upkeep(self._keeping)
+        if not self._waiting:
+            return ()
+        woken: dict[Callable[[], object], Sleeper | None] = {}
+        for each, sleeper in self._waiting.items():
+            if each is not steps:
+                ready = each.request.ready
+                if ready not in woken and ready():
+                    woken[ready] = sleeper
+        return [*woken.values()]
+
+    def _end(self, steps: Steps[Any]) -> _Woken:
+        """Inside: end a call that an exception has ended."""
         try:
-            while True:
-                is_ready, due_ns, fds = self.section.run(self._look, wait, has_slept)
-                if has_slept and self._sleepers.asleep:
-                    self._sleepers.wake_ready()
-                now_ns = _now_ns()
-                if is_ready or self._is_shut:
-                    return is_ready
-                if wait.deadline_ns is not None:
-                    if now_ns >= wait.deadline_ns:
-                        return False
-                    due_ns = min(due_ns, wait.deadline_ns)
-                has_slept = self._leader in (0, me) or now_ns >= self._leads_until_ns
-                if has_slept:
-                    self._leader, self._leads_until_ns = me, now_ns + 2 * _SLICE_NS
-                    self._due_ns = due_ns
-                    self._poll(fds, min(due_ns - now_ns, _SLICE_NS))
-                else:
-                    left_ns = min(_SLICE_NS, _until(wait.deadline_ns) - now_ns)
-                    self._sleepers.sleep(left_ns, partial(self.section.run, wait.ready))
+            steps.close()
         finally:
-            if self._leader == me:
-                self._leader = 0
-                if self._sleepers.asleep:
-                    self._sleepers.wake_ready(one_more=True)
+            woken = self._leave(steps)
+        return woken
 
-    def _wait_asleep(self, wait: Wait) -> bool:
-        """Wait for what another thread brings, which is woken for it."""
-        is_ready = partial(self.section.run, wait.ready)
-        while not (ready := bool(is_ready())) and not self._is_shut:
-            left_ns = min(_SLICE_NS, _until(wait.deadline_ns) - _now_ns())
-            if left_ns <= 0:
-                break
-            if self._upkeep is None:
-                self.wake()
-            self._keeper.wake()
-            self._sleepers.sleep(left_ns, is_ready)
-        return ready
+    def _wake(self, sleeper: "Sleeper | None") -> None:
+        if sleeper is None:
+            self.wake()
+        else:
+            sleeper.wake()
 
-    def _look(self, wait: Wait, has_slept: bool) -> tuple[bool, int, Collection[int]]:
-        """Look, and where that is in vain after the sleep, take a turn and look again."""
-        if wait.ready():
-            return True, 0, ()
-        if has_slept and not self.stopping:
-            self.peer.turn(_now_ns())
-            self._see_to_upkeep()
-            if wait.ready():
-                return True, 0, ()
-        return False, self.peer.next_deadline_ns(), self.peer.fds()
+    def _wait(self, steps: Steps[Any], wait: Wait, fds: Collection[int]) -> None:
+        """Sleep: who leads in the descriptors, others until they are woken."""
+        now_ns, time_ns = _now_ns(), _SLICE_NS
+        if wait.deadline_ns is not None:
+            time_ns = min(time_ns, wait.deadline_ns - now_ns)
+        sleeper = self._waiting.get(steps)
+        if sleeper is None:
+            self._poll(fds, min(time_ns, self._due_ns - now_ns))
+        else:
+            sleeper.sleep(time_ns / 1e9)
 
-    def _see_to_upkeep(self) -> None:
-        """After a turn: have the upkeep go on if it can."""
-        waits = self._upkeep_waits
-        if waits is not None and self._keeper.asleep and waits.ready():
+    def _see_to_upkeep(self, keeping: Steps[None]) -> None:
+        """Inside: have the upkeep go on if it can."""
+        if isinstance(keeping.request, Wait) and keeping.request.ready():
             self._keeper.wake()
 
     # --------------------------------------------------------------------- the threads
@@ -262,30 +288,23 @@ class ThreadDriver:
 
     def _round(self) -> None:
         if self._is_led():  # who leads sees to what is due
-            self._aside.sleep(_ASIDE_NS, lambda: self.stopping)
+            self._aside.sleep(_ASIDE_S)
             return
-        fds, due_ns = self.section.run(self._turn)
-        self._sleepers.wake_ready(one_more=not self._is_led())
-        self._due_ns = due_ns
-        self._sleep(fds, due_ns)
-
-    def _turn(self) -> tuple[Collection[int], int]:
-        if self.stopping:
-            return (), 0
-        self.peer.turn(_now_ns())
-        self._see_to_upkeep()
-        return self.peer.fds(), self.peer.next_deadline_ns()
-
-    def _is_led(self) -> bool:
-        """Whether a caller's thread takes the turns."""
-        return self._leader != 0 and _now_ns() < self._leads_until_ns
-
-    def _sleep(self, fds: Collection[int], due_ns: int) -> None:
-        """Sleep until something comes or is due, or until `wake`."""
+        woken, fds = self.section.run(self._turn)
+        for sleeper in woken:
+            self._wake(sleeper)
         if not (self.stopping or self._is_led()):
-            self._poll(fds, due_ns - _now_ns())
+            self._poll(fds, self._due_ns - _now_ns())
             if self._is_led():
                 self.wake()  # it may have come meanwhile, and this been meant for it
+
+    def _turn(self) -> tuple[_Woken, Collection[int]]:
+        if self.stopping:
+            return (), ()
+        self.peer.turn(_now_ns())
+        woken = self._find_woken()
+        self._due_ns = self.peer.next_deadline_ns()
+        return woken, self.peer.fds()
 
     def _poll(self, fds: Collection[int], time_ns: int) -> None:
         """Wait until one of these is readable, or until `wake`: at most so long, and 0.25 s."""
@@ -304,87 +323,55 @@ class ThreadDriver:
 
     def _keep_up(self) -> None:
         """Go on with the peer's upkeep until it waits, and sleep until it goes on."""
-        value: Any = None
-        error: Exception | None = None
-        if (wait := self._upkeep_waits) is not None:
-            value = bool(self.section.run(wait.ready))
-            left_ns = min(_UPKEEP_NS, _until(wait.deadline_ns) - _now_ns())
-            if not value and left_ns > 0:
-                self._keeper.sleep(left_ns, partial(self.section.run, self._is_upkeep_due, wait))
-                return
-        self._upkeep_waits = None
-        while not self.stopping:
-            try:
-                request = self.section.run(step, self._upkeep, value, error)
-            except BaseException:  # its next one goes on, after a rest
-                self._upkeep = self.peer.upkeep()
-                raise
-            value = error = None
-            if isinstance(request, Blocking):
-                try:
-                    value = request.call()
-                except Exception as failure:
-                    error = failure
-                continue
-            self._upkeep_waits = request if isinstance(request, Wait) else Wait(bool)
-            self._sleepers.wake_ready()
-            if self.section.run(self.peer.next_deadline_ns) < self._due_ns:
-                self.wake()
-            if self.section.run(self._upkeep_waits.ready):
-                time.sleep(0)  # others enter before it goes on
-            return
+        keeping = self._keeping
+        assert keeping is not None
+        before = keeping.request
+        try:
+            request, woken = self.section.run(self._go_on_keeping, keeping)
+        except BaseException:  # its next one goes on, after a rest
+            upkeep = self.peer.upkeep()
+            assert upkeep is not None
+            self._keeping = Steps(upkeep, rests=True)
+            raise
+        for sleeper in woken:
+            self._wake(sleeper)
+        if isinstance(request, Blocking):
+            keeping.call()
+        elif isinstance(request, Wait) and request is not before:
+            time.sleep(0)  # others enter before it goes on
+        else:
+            deadline_ns = request.deadline_ns if isinstance(request, Wait) else None
+            self._keeper.sleep(min(_UPKEEP_S, (_until(deadline_ns) - _now_ns()) / 1e9))
 
-    def _is_upkeep_due(self, wait: Wait) -> bool:
-        return self.stopping or bool(wait.ready())
+    def _go_on_keeping(self, keeping: Steps[None]) -> tuple[Any, _Woken]:
+        request = keeping.go_on(_now_ns)
+        if self.peer.next_deadline_ns() < self._due_ns:
+            self.wake()
+        return request, self._find_woken()
 
 
-class Sleepers:
-    """Threads that sleep until another one wakes them, in a way that Ctrl-C cannot spoil.
+class Sleeper:
+    """Wakes the one thread that waits for it, now or later, in a way that Ctrl-C cannot spoil.
 
     A `threading.Condition` is entered by Python code: an interrupt that comes when its lock was
     just taken leaves it taken, and the thread that wants to notify then waits for ever.
-
-    Attributes:
-        asleep: a lock for each, with the call that says whether its wait is over.
-
     """
 
+    __slots__ = ("_lock",)
+
     def __init__(self) -> None:
-        self.asleep: dict[threading.Lock, Callable[[], object]] = {}
+        self._lock = threading.Lock()
+        self._lock.acquire()
 
     def wake(self) -> None:
-        """Wake all."""
-        for each in [*self.asleep]:
-            _release(each)
+        """Wake it."""
+        if self._lock.locked():
+            with suppress(RuntimeError):  # another thread has just done so
+                self._lock.release()
 
-    def wake_ready(self, *, one_more: bool = False) -> None:
-        """Wake those whose wait is over, and `one_more`, which is to take the turns.
-
-        A thread that wakes up in vain costs more than a look for it, and takes the interpreter.
-        """
-        for each, is_over in [*self.asleep.items()]:
-            if is_over():
-                _release(each)
-            elif one_more:
-                one_more = False
-                _release(each)
-
-    def sleep(self, time_ns: int, is_over: Callable[[], object]) -> None:
-        """Sleep for so long, or until it is woken; not at all where `is_over()` by now."""
-        own = threading.Lock()
-        own.acquire()
-        try:
-            self.asleep[own] = is_over
-            if not is_over():  # who woke others before this did not find it
-                own.acquire(timeout=max(0, time_ns) / 1e9)
-        finally:
-            self.asleep.pop(own, None)
-
-
-def _release(asleep: threading.Lock) -> None:
-    if asleep.locked():
-        with suppress(RuntimeError):  # another thread has just released it
-            asleep.release()
+    def sleep(self, time_s: float) -> None:
+        """Sleep until `wake`, for so long at most; not at all where that was called before."""
+        self._lock.acquire(timeout=max(0.0, time_s))
 
 
 def _until(deadline_ns: int | None) -> int:

@@ -1,11 +1,11 @@
-"""What a peer's verbs yield where they may wait, and how one is gone on with.
+"""What a peer's verbs yield where they may wait, and how they are gone on with.
 
 A verb is a generator: it is written once, and each driver waits in its own way. The pattern is that
 of psycopg 3, whose generators yield what to wait for; see docs/design/driver.md.
 """
 
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 R = TypeVar("R")
 
@@ -65,21 +65,78 @@ class LateError(TimeoutError):
 Verb = Generator[Wait | Blocking, Any, R]
 
 
-def step(
-    verb: Verb[Any], value: Any = None, error: BaseException | None = None
-) -> Wait | Blocking | Done:
-    """Go on with a verb until it may wait again, or has ended.
+class Steps(Generic[R]):
+    """A verb on its way. Here alone one is gone on with, by each of the drivers.
+
+    ::
+
+        while True:
+            request = section.run(steps.go_on, now_ns)
+            if isinstance(request, Done):
+                return request.value
+            if isinstance(request, Wait):
+                ...                         # wait, in the driver's way
+            else:
+                steps.call()
 
     Args:
-        verb: begun or not.
-        value: what it is sent.
-        error: what is raised in it instead, where it is not None.
+        verb: not begun.
+        rests: whether it comes out at each `Wait`, so that others go on. Default: only where that
+            is not ready.
 
-    Raises:
-        Others: what the verb raises.
+    Attributes:
+        request: what it has yielded last, or that it has ended; None: it was not begun.
 
     """
-    try:
-        return verb.send(value) if error is None else verb.throw(error)
-    except StopIteration as end:
-        return Done(end.value)
+
+    __slots__ = ("_error", "_rests", "_value", "_verb", "request")
+
+    def __init__(self, verb: Verb[R], *, rests: bool = False) -> None:
+        self.request: Any = None
+        self._verb, self._rests = verb, rests
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def go_on(self, now_ns: Callable[[], int], is_over: object = False) -> Any:
+        """Go on until it is to wait, has a call to make, or has ended; to be called inside.
+
+        Args:
+            now_ns: the clock.
+            is_over: whether what it waits for by now, and is not ready, is waited for no longer.
+
+        Raises:
+            Others: what the verb raises.
+
+        """
+        request, verb = self.request, self._verb
+        while True:
+            value, error, self._value, self._error = self._value, self._error, None, None
+            if isinstance(request, Wait):
+                value, deadline_ns = bool(request.ready()), request.deadline_ns
+                is_late = deadline_ns is not None and now_ns() >= deadline_ns
+                if not (value or is_late or is_over):
+                    return request
+                is_over = False
+            try:
+                request = verb.send(value) if error is None else verb.throw(error)
+            except StopIteration as end:
+                request = Done(end.value)
+            self.request = request
+            if self._rests or not isinstance(request, Wait):
+                return request
+
+    def call(self) -> None:
+        """Make the call that it has yielded, outside."""
+        assert isinstance(self.request, Blocking)
+        try:
+            self.take(self.request.call())
+        except Exception as error:
+            self.take(None, error)
+
+    def take(self, value: Any, error: BaseException | None = None) -> None:
+        """Take what its call has returned, or raised."""
+        self._value, self._error = value, error
+
+    def close(self) -> None:
+        """End it where it is."""
+        self._verb.close()

@@ -6,10 +6,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from p2pmsg.driver.loop import TurnDriver, Waiter
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.section import Section
-from p2pmsg.driver.verbs import Done, LateError, Verb, Wait, step
+from p2pmsg.driver.turns import TaskDriver, TurnDriver, Waiter
+from p2pmsg.driver.verbs import Done, LateError, Steps, Verb, Wait
 from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 
@@ -54,6 +54,8 @@ class EventDriver(TurnDriver):
 
     """
 
+    _upkeep_rests = False
+
     def __init__(self, peer: Peer, network: Time) -> None:
         super().__init__(peer)
         self.section = Section(peer.resync)
@@ -63,8 +65,7 @@ class EventDriver(TurnDriver):
 
     def start(self, *_: object) -> None:
         """Begin; nothing ends it but who has it."""
-        if self._upkeep is not None:
-            self._keep_up(self._upkeep)
+        self._begin_upkeep()
         self.wake()
 
     def wake(self) -> None:
@@ -108,30 +109,12 @@ class EventDriver(TurnDriver):
 
         What it raises is raised where it goes on.
         """
-        self._go_on(verb, on_end)
+        self._go_on(Steps(verb), on_end)
 
-    def _go_on(self, verb: Verb[R], on_end: Callable[[R], object], value: Any = None) -> None:
-        error: Exception | None = None
-        while not self.stopping:
-            request = self.section.run(step, verb, value, error)
-            value = error = None
-            if isinstance(request, Done):
-                on_end(request.value)
-                return
-            if isinstance(request, Wait):
-                value = bool(self.section.run(request.ready))
-                if value or self.is_over(request):
-                    continue
-                self.add_waiter(request, partial(self._go_on_after, verb, on_end, request))
-                return
-            try:
-                value = request.call()
-            except Exception as failure:
-                error = failure
-
-    def _go_on_after(self, verb: Verb[R], on_end: Callable[[R], object], wait: Wait) -> None:
-        if not self.stopping:
-            self._go_on(verb, on_end, bool(self.section.run(wait.ready)))
+    def _go_on(self, steps: Steps[Any], on_end: Callable[[Any], object]) -> None:
+        request = self.go_on(steps, partial(self._go_on, steps, on_end))
+        if isinstance(request, Done):
+            on_end(request.value)
 
     def _take_turn(self) -> None:
         self._is_turning, self._is_woken, self._added_ns = True, False, _NEVER_NS
@@ -168,24 +151,6 @@ class EventDriver(TurnDriver):
             else:
                 self._expect(self._frozen_until_ns)
 
-    def _keep_up(self, verb: Verb[None], value: Any = None, error: Exception | None = None) -> None:
-        """Go on with the peer's upkeep until it waits."""
-        while not self.stopping:
-            request = self.step_upkeep(verb, value, error, self._keep_up)
-            value = error = None
-            if isinstance(request, Wait):
-                if self.section.run(request.ready) or self.is_over(request):
-                    value = request
-                    continue
-                self.add_waiter(request, partial(self._keep_up, verb, request))
-                return
-            if isinstance(request, Done):
-                return
-            try:
-                value = request.call()
-            except Exception as failure:
-                error = failure
-
 
 class VirtualDriver(EventDriver):
     """The same for code without asyncio.
@@ -213,29 +178,26 @@ class VirtualDriver(EventDriver):
             Others: what the verb raises.
 
         """
-        value: Any = None
-        error: BaseException | None = None
+        steps, has_waited = Steps(verb), False
         try:
             while True:
-                request = self.section.run(step, verb, value, error)
-                value = error = None
+                request = self.section.run(steps.go_on, self.now_ns, self.stopping or has_waited)
                 if isinstance(request, Done):
                     result: R = request.value
                     return result
                 if isinstance(request, Wait):
-                    value = self._wait(request)
+                    self._wait(request)
+                    has_waited = True
                 else:
-                    try:
-                        value = request.call()
-                    except Exception as failure:
-                        error = failure
+                    steps.call()
+                    has_waited = False
         except LateError as error:
             raise TimeoutError(str(error)) from None  # the rest is between verb and section
         finally:
-            verb.close()
+            steps.close()
 
-    def _wait(self, wait: Wait) -> bool:
-        """Let time pass until a wait is over; return whether it is ready."""
+    def _wait(self, wait: Wait) -> None:
+        """Let time pass until a wait is over."""
         now_ns = self.now_ns()
         end_ns = now_ns + ENDLESS_NS if wait.deadline_ns is None else wait.deadline_ns
         if end_ns > now_ns:
@@ -245,10 +207,9 @@ class VirtualDriver(EventDriver):
             return self.stopping or bool(self.section.run(wait.ready))
 
         self._turns.let_pass(is_over, end_ns)
-        return bool(self.section.run(wait.ready))
 
 
-class VirtualLoopDriver(EventDriver):
+class VirtualLoopDriver(EventDriver, TaskDriver):
     """The same for code of asyncio: other tasks go on while time passes.
 
     Args:
@@ -287,43 +248,13 @@ class VirtualLoopDriver(EventDriver):
         super().stop()
         self._turns.stir()
 
-    async def run(self, verb: Verb[R]) -> R:
-        """Run a verb to its end; time passes, and other tasks go on, where it waits.
-
-        Raises:
-            Others: what the verb raises.
-
-        """
-        value: Any = None
-        error: BaseException | None = None
-        try:
-            await self.rest()
-            while True:
-                request = self.section.run(step, verb, value, error)
-                value = error = None
-                if isinstance(request, Done):
-                    result: R = request.value
-                    return result
-                if isinstance(request, Wait):
-                    value = await self._let_pass(request)
-                else:
-                    try:
-                        value = request.call()
-                    except Exception as failure:
-                        error = failure
-        except LateError as error:
-            raise TimeoutError(str(error)) from None  # the rest is between verb and section
-        finally:
-            verb.close()
-
-    async def _let_pass(self, wait: Wait) -> bool:
+    async def _sleep(self, wait: Wait) -> None:
         self.wake()
 
         def is_over() -> bool:
             return self.stopping or bool(self.section.run(wait.ready))
 
         await self._turns.wait_until(is_over, wait.deadline_ns)
-        return bool(self.section.run(wait.ready))
 
 
 class Turns:

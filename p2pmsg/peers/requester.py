@@ -160,8 +160,9 @@ class RequesterPeer(Peer):
             self._flush()
             if self._is_alone(now_ns) and self._busy_wait.begin():
                 self._read()
-            while not request.is_over():
-                yield Wait(request.is_over)
+            is_over = request.is_over()
+            while not is_over:
+                is_over = yield Wait(request.is_over)
             answer = self._result(request, timeout)
         finally:
             if not request.is_over():
