@@ -10,7 +10,7 @@ import transports
 from p2pmsg.checks import checked
 from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig
 from p2pmsg.driver.verbs import Blocking, LateError, Verb, Wait
-from p2pmsg.errors import ConfigError, LogFailedError, translated
+from p2pmsg.errors import ConfigError, LogFailedError, LogFormatError, translated
 from p2pmsg.peers.lines import open_lines
 from p2pmsg.peers.network import MACHINE, Network, here
 from p2pmsg.peers.opening import allowed_by, recovery_endpoint_of
@@ -27,7 +27,7 @@ from p2pmsg.peers.settings import (
 )
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import SESSIONS_MAX, RelayCore
-from p2pmsg.relay.metadata import RelayMetadata
+from p2pmsg.relay.metadata import NAME, TABLES, RelayMetadata
 from p2pmsg.relay.stats import RelayStats
 from p2pmsg.relay.transfer import Resumption, Transfer
 from p2pmsg.security.use import curve_server, warn_if_open
@@ -35,6 +35,7 @@ from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.relays import LOOP
 from p2pmsg.trouble import Refusals
+from recovery import RecoveryError
 from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from p2pmsg.security.settings import Security
-    from recovery.log import LogConfig
+    from recovery.log import LogConfig, LogStore
 
 _MS: Final = 1_000_000
 REPAIR_TIMEOUT_S: Final = 5.0
@@ -305,7 +306,7 @@ class RelayPeer(ServingPeer):
 
     def _close_log(self) -> None:
         if self.core.metadata is not None:
-            self.core.metadata.write()
+            self.core.metadata.close()
         if self.core.log is not None:
             self.core.log.close()
 
@@ -320,7 +321,7 @@ def _open_log(
     store = network.log_store(config)
     log = PublisherLog(config, session=session, wall_ns=network.wall_ns(), store=store)
     undo.callback(log.close)
-    metadata = RelayMetadata(log.store)
+    metadata = _open_metadata(store, undo)
     if log.topics():
         limit = "the log of a relay, or a new one; this is a publisher's"
         raise ConfigError("log", limit, str(config.directory))
@@ -330,10 +331,21 @@ def _open_log(
             "where its sessions go on, and else it is unknown, and not reported",
             config.directory,
         )
-    if metadata.is_damaged:
-        _log.warning("%s: its metadata is damaged; names are unknown", config.directory)
     metadata.write()
     return log, metadata
+
+
+def _open_metadata(store: "LogStore", undo: ExitStack) -> RelayMetadata:
+    path = store.path(NAME)
+    try:
+        file = store.open_store(NAME, TABLES)
+        undo.callback(file.close)
+        return RelayMetadata(file)
+    except RecoveryError as error:
+        what = f"{error}; delete it to go on without the names and losses that it has"
+        raise LogFormatError(path, 0, f"{path}: {what}") from error
+    except OSError as error:
+        raise LogFailedError(f"{path} cannot be read: {error}", error.errno) from error
 
 
 class RelayBase(ServingBase):

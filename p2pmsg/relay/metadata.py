@@ -5,66 +5,80 @@ know whose they are, why something is missing, nor that its log has lost its end
 again, whole, when it changes.
 """
 
-import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from p2pmsg.trouble import Trouble
-from recovery import Loss, LossReason
+from recovery import Loss, LossReason, RecoveryError
 
 if TYPE_CHECKING:
-    from recovery.log import LogStore
+    from recovery.store import Row, Store
 
-NAME: Final = "relay.json"
-VERSION: Final = 1
+NAME: Final = "relay.sqlite"
+TABLES: Final = """
+CREATE TABLE session (
+    session TEXT PRIMARY KEY, name TEXT NOT NULL, hops INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE head (
+    session TEXT, topic TEXT, next INTEGER NOT NULL, PRIMARY KEY (session, topic)) WITHOUT ROWID;
+CREATE TABLE loss (
+    number INTEGER PRIMARY KEY, session TEXT NOT NULL, topic TEXT NOT NULL, start INTEGER NOT NULL,
+    stop INTEGER NOT NULL, reason TEXT NOT NULL);
+"""
+"""Sessions are in hexadecimal."""
 LOSSES_MAX: Final = 4096
 """Ranges that are remembered, over all streams; the oldest are forgotten first."""
 
 WRITE_NS: Final = 200_000_000
-"""It is written at most so often, and more rarely where it is large: see `_BYTE_NS`."""
-_BYTE_NS: Final = 200
-"""How much longer that is for each byte: twenty times as long as writing takes."""
+"""It is written at most so often, and more rarely where there is much: see `_ROW_NS`."""
+_ROW_NS: Final = 40_000
+"""How much longer that is for each row: twenty times as long as writing takes."""
+
+
+class Content(NamedTuple):
+    """What is to be written."""
+
+    changes: "Sequence[tuple[str, Sequence[Row]]]"
+    is_durable: bool
 
 
 class RelayMetadata:
-    """The file next to a relay's log, in its store; not thread-safe.
+    """The file next to a relay's log; not thread-safe.
+
+    Args:
+        file: the open file, which it closes.
 
     Attributes:
-        is_damaged: whether there was a file that could not be read; it is begun again.
         errors: how often it could not be written; it is tried again.
+
+    Raises:
+        RecoveryError: what is in it makes no sense.
+        OSError: it cannot be read.
 
     """
 
-    def __init__(self, store: "LogStore") -> None:
-        self._store = store
-        self._sessions: dict[int, tuple[str, int]] = {}
-        self._losses: list[tuple[int, str, Loss]] = []
-        self._heads: dict[tuple[int, str], int] = {}
+    def __init__(self, file: "Store") -> None:
+        self._file = file
         self._changed = True  # even one that knows nothing says whose the log is
         self._moved = False
         self._due_ns = 0
-        self._is_durable = True
-        self.is_damaged = False
         self.errors = 0
         consequence = "a relay that is restarted meanwhile does not know all names and losses"
-        self._trouble = Trouble(store.path(NAME), consequence)
-        data = store.read(NAME)
-        if data is not None:
-            try:
-                self._load(json.loads(data))
-                self._changed = False
-            except (ValueError, TypeError, LookupError, AttributeError):
-                self.is_damaged = True
-
-    def _load(self, content: Any) -> None:
-        if content["version"] != VERSION:
-            raise ValueError(content["version"])
-        sessions = {int(key, 16): (str(a), int(b)) for key, (a, b) in content["sessions"].items()}
-        losses = [
-            (int(session, 16), str(topic), Loss(int(start), int(stop), LossReason(reason)))
-            for session, topic, start, stop, reason in content["losses"]
-        ]
-        heads = {(int(s, 16), str(topic)): int(head) for s, topic, head in content["heads"]}
-        self._sessions, self._losses, self._heads = sessions, losses, heads
+        self._trouble = Trouble(file.path, consequence)
+        try:
+            self._sessions = {
+                int(session, 16): (str(name), int(hops))
+                for session, name, hops in file.rows("SELECT * FROM session")
+            }
+            self._losses = [
+                (int(session, 16), str(topic), Loss(int(start), int(stop), LossReason(reason)))
+                for _, session, topic, start, stop, reason in file.rows("SELECT * FROM loss")
+            ]
+            self._heads = {
+                (int(session, 16), str(topic)): int(head)
+                for session, topic, head in file.rows("SELECT * FROM head")
+            }
+        except (ValueError, TypeError) as error:
+            raise RecoveryError(f"what is in it makes no sense: {error}") from error
 
     def session(self, session: int) -> tuple[str, int]:
         """Return a session's name and hops."""
@@ -116,31 +130,34 @@ class RelayMetadata:
         """Whether `take` has something."""
         return (self._changed or self._moved) and now_ns >= self._due_ns
 
-    def take(self, *, now_ns: int | None = None) -> bytes | None:
+    def take(self, *, now_ns: int | None = None) -> Content | None:
         """Return what `write` would write now, or None; `store` it."""
         is_new = self._changed or self._moved
         if not is_new or (now_ns is not None and now_ns < self._due_ns):
             return None
-        content = {
-            "version": VERSION,
-            "sessions": {f"{key:016x}": list(known) for key, known in self._sessions.items()},
-            "losses": [
-                [f"{session:016x}", topic, loss.start, loss.stop, loss.reason.value]
-                for session, topic, loss in self._losses
-            ],
-            "heads": [[f"{s:016x}", topic, head] for (s, topic), head in self._heads.items()],
-        }
-        data = json.dumps(content).encode()
-        self._due_ns = 0 if now_ns is None else now_ns + WRITE_NS + _BYTE_NS * len(data)
-        self._is_durable, self._changed, self._moved = self._changed, False, False
-        return data
+        sessions = [(f"{session:016x}", *known) for session, known in self._sessions.items()]
+        heads = [(f"{session:016x}", *rest, at) for (session, *rest), at in self._heads.items()]
+        losses = [
+            (None, f"{session:016x}", topic, loss.start, loss.stop, loss.reason.value)
+            for session, topic, loss in self._losses
+        ]
+        row_count = len(sessions) + len(heads) + len(losses)
+        self._due_ns = 0 if now_ns is None else now_ns + WRITE_NS + _ROW_NS * row_count
+        # After a crash of the system older heads say less, and nothing false.
+        is_durable, self._changed, self._moved = self._changed, False, False
+        changes: list[tuple[str, Sequence[Row]]] = [
+            *((f"DELETE FROM {table}", [()]) for table in ("session", "head", "loss")),
+            ("INSERT INTO session VALUES (?, ?, ?)", sessions),
+            ("INSERT INTO head VALUES (?, ?, ?)", heads),
+            ("INSERT INTO loss VALUES (?, ?, ?, ?, ?, ?)", losses),
+        ]
+        return Content(changes, is_durable)
 
-    def store(self, content: bytes) -> None:
+    def store(self, content: Content) -> None:
         """Write what `take` returned; it waits for the disk, and any thread may call it."""
         written = False
         try:
-            # After a crash of the system older heads say less, and nothing false.
-            self._store.replace(NAME, content, durable=self._is_durable)
+            self._file.write(*content.changes, durable=content.is_durable)
             written = True
         except OSError as error:
             self.errors += 1
@@ -150,3 +167,8 @@ class RelayMetadata:
             self._trouble.over()
         finally:
             self._changed |= not written  # Ctrl-C may have come
+
+    def close(self) -> None:
+        """Write what has changed, and close the file."""
+        self.write()
+        self._file.close()

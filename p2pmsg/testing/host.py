@@ -13,9 +13,9 @@ from p2pmsg.driver.virtual import EventDriver, VirtualDriver, VirtualLoopDriver
 from p2pmsg.peers.network import Network
 from p2pmsg.publisher.served import PYTHON_MEMORY
 from p2pmsg.testing.memory_group import MemoryGroupReceiver, MemoryGroupSender
-from p2pmsg.testing.memory_store import MemoryStoreFile
 from p2pmsg.testing.network import FaultyNetwork
 from recovery.log import LogConfig, MemoryStore
+from recovery.memory_store import MemoryStoreFile
 from recovery.store import Store
 from transports import MemoryReceiver, MemoryRecoveryClient, MemoryRecoveryServer, MemorySender
 from transports.base import RECEIVE_BUFFER_BYTES

@@ -20,10 +20,10 @@ from p2pmsg.multicast.run import is_sealed
 from p2pmsg.multicast.seal import OpeningKey, Secret, key_id
 from p2pmsg.security import Security
 from p2pmsg.testing.clock import ManualClock
-from p2pmsg.testing.memory_store import MemoryStoreFile
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.wire import FrameError, Kind
 from recovery.checks import to_ns
+from recovery.memory_store import MemoryStoreFile
 from transports import CurveKeys, MemoryNetwork
 from transports.memory import Link, MemoryClient
 

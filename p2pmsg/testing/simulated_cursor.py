@@ -10,10 +10,10 @@ from p2pmsg.message import MessageBatch
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.testing.memory_store import MemoryStoreFile
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import History, StreamKey, key_of, title_of
 from recovery import CursorConfig, CursorFile, Loss, Rewound
+from recovery.memory_store import MemoryStoreFile
 
 
 @dataclass(slots=True)

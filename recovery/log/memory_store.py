@@ -6,14 +6,17 @@ from mmap import mmap
 from random import Random
 
 from recovery.errors import LogLockedError, SyncFailedError
+from recovery.memory_store import MemoryStoreFile
+from recovery.store import Store
 
 
 class _Snapshot(dict[str, bytes]):
     """What all files hold, by name; `numbers` distinguishes them from copies."""
 
-    def __init__(self, files: dict[str, "_Content"]) -> None:
+    def __init__(self, files: dict[str, "_Content"], stores: dict[str, MemoryStoreFile]) -> None:
         super().__init__({name: bytes(content.data) for name, content in files.items()})
         self.numbers = {name: content.number for name, content in files.items()}
+        self.stores = {name: file.states[-1] for name, file in stores.items()}
 
 
 class _Content:
@@ -95,6 +98,7 @@ class MemoryStore:
         self.incarnations = self.boots = self._contents = 0
         self._maps: dict[str, dict[int, mmap]] = {}
         self._files: dict[str, _Content] = {}
+        self._stores: dict[str, MemoryStoreFile] = {}
         self._durable: dict[str, _Content] = {}
         self._is_locked = False
 
@@ -104,6 +108,8 @@ class MemoryStore:
         self._is_locked = False
         for content in self._files.values():
             content.readers = 0
+        for store in self._stores.values():
+            store.kill()
 
     def crash(self, rng: Random | None = None) -> None:
         """End the operating system: what was not synced is gone.
@@ -114,6 +120,8 @@ class MemoryStore:
         self.boots += 1
         self._files = dict(self._durable)
         self._maps.clear()
+        for store in self._stores.values():
+            store.crash(rng)
         for content in self._files.values():
             kept, data = content.durable, bytes(content.data)
             if rng is not None and data.startswith(kept):
@@ -123,7 +131,7 @@ class MemoryStore:
 
     def copy(self) -> dict[str, bytes]:
         """Return what all files hold, as a snapshot of the disk: not what is mapped into memory."""
-        return _Snapshot(self._files)
+        return _Snapshot(self._files, self._stores)
 
     def restore(self, files: dict[str, bytes]) -> None:
         """Put what `copy` returned in the place of all files; they survive a crash.
@@ -134,6 +142,10 @@ class MemoryStore:
         self._durable.clear()
         self._maps.clear()
         numbers = files.numbers if isinstance(files, _Snapshot) else {}
+        self._stores.clear()
+        for name, data in files.stores.items() if isinstance(files, _Snapshot) else ():
+            self._stores[name] = MemoryStoreFile(name)
+            self._stores[name].states = [data]
         for name, data in files.items():
             self._files[name] = self._new_content(numbers.get(name))
             self.write(name, data)
@@ -200,6 +212,10 @@ class MemoryStore:
         outside = {at: one for at, one in parts.items() if not start <= at < start + byte_count}
         self._maps[name] = {**outside, start: part}
         return part
+
+    def open_store(self, name: str, tables: str) -> Store:
+        """Open a file of SQLite."""
+        return self._stores.setdefault(name, MemoryStoreFile(name)).open(tables)
 
     def identity(self, name: str) -> str:
         """Return what no copy of a file has."""

@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from mmap import mmap
 from pathlib import Path
-from typing import Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 from weakref import WeakSet
 
 from recovery import platform
 from recovery.durable import make_folder, replace_file
 from recovery.errors import LogLockedError, SyncFailedError
+
+if TYPE_CHECKING:
+    from recovery.store import Store
 
 _LOCK: Final = "lock"
 _TEMPORARY: Final = ".tmp"
@@ -78,6 +81,9 @@ class LogStore(Protocol):
 
         It has its place on the disk, so that storing to it cannot fail.
         """
+
+    def open_store(self, name: str, tables: str) -> "Store":
+        """Open a file of SQLite; see `recovery.store.open_store`."""
 
     def identity(self, name: str) -> str:
         """Return what no copy of a file has."""
@@ -289,6 +295,12 @@ class FileStore:
             return mmap(fd, byte_count, offset=start)
         finally:
             os.close(fd)
+
+    def open_store(self, name: str, tables: str) -> "Store":
+        """Open a file of SQLite in the directory."""
+        from recovery.store import open_store  # most logs have none
+
+        return open_store(self._directory / name, tables)
 
     def identity(self, name: str) -> str:
         """Return what distinguishes a file from its copy; see `platform.identity_of`."""

@@ -86,7 +86,7 @@ PRIVATE_IMPORTS: dict[str, set[str]] = {
         "p2pmsg.subscriber.sessions",
     },
     "p2pmsg.testing": {
-        "recovery.errors",
+        "recovery.memory_store",
         "recovery.store",
         "transports.base",
         "p2pmsg.subscriber.policy",

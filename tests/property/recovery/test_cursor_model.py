@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pmsg.testing.memory_store import MemoryStoreFile
 from recovery import CursorFile
+from recovery.memory_store import MemoryStoreFile
 
 SESSIONS = st.integers(1, 3)
 TOPICS = st.sampled_from(["a", "b", "é"])

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 import recovery.store
-from p2pmsg.testing.memory_store import MemoryStoreFile
 from recovery import CursorConfig, CursorFile, RecoveryError, cursor
+from recovery.memory_store import MemoryStoreFile
 from recovery.store import open_store
 
 ALL = ("*",)

@@ -11,10 +11,11 @@ from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import RelayCore, newest_ns, slice_frame
-from p2pmsg.relay.metadata import NAME, WRITE_NS, RelayMetadata
+from p2pmsg.relay.metadata import NAME, TABLES, WRITE_NS, RelayMetadata
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Delivery, Loss, LossReason
+from recovery import Delivery, Loss, LossReason, RecoveryError
 from recovery.log import LogConfig, MemoryStore
+from recovery.memory_store import MemoryStoreFile
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION
 from tests.unit.p2pmsg.publisher.served import answers, refusals
@@ -34,7 +35,8 @@ class RelayTalk:
         if store is not None:
             config = LogConfig("log", fsync=fsync)
             log = PublisherLog(config, session=RELAY, wall_ns=WALL_NS, store=store)
-            metadata, relay = RelayMetadata(store), log.session
+            metadata = RelayMetadata(store.open_store(NAME, TABLES))
+            relay = log.session
         self.core = RelayCore(
             name="relay", relay=relay, recovery="memory://r", now_ns=0, log=log, metadata=metadata,
             config=PublisherConfig(**options), topics=topics,
@@ -294,17 +296,6 @@ class TestWithALog:
         talk.core.frames_synced(1)
         assert (talk.sent(), talk.core.sessions[SESSION].head("t")) == ([data], (0, 3))
 
-    def test_damaged_metadata_costs_the_names_only(self, store):
-        talk = RelayTalk(store=store).open()
-        sent = talk.give(0)
-        talk.core.metadata.write()
-        store.replace(NAME, b'{"version": 1, "sessions": 3}', durable=True)
-        store.kill()
-        again = RelayTalk(store=store)
-        assert again.core.metadata.is_damaged
-        assert again.core.sessions[SESSION].name == ""
-        assert again.ask(frames.nack((0, 1))) == [sent]
-
 
 class TestWithALogThatWasCut:
     def restart(self, talk, store, byte_count=30):
@@ -369,20 +360,39 @@ class TestWithALogThatWasCut:
 
 
 def test_metadata_that_cannot_be_written_is_written_later_and_says_so(caplog):
-    store = MemoryStore()
-    metadata = RelayMetadata(store)
+    file = MemoryStoreFile("relay.sqlite")
+    metadata = RelayMetadata(file.open(TABLES))
     metadata.write()
     metadata.on_session(7, "feed", 1)
-    store.failing["replace"] = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    file.failing["write"] = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     for turn in range(20):
         metadata.write(now_ns=turn * 2 * WRITE_NS)
     assert metadata.errors == 20
     assert len(caplog.records) == 1
     assert "No space left" in caplog.text
-    store.failing.clear()
+    file.failing.clear()
     metadata.write(now_ns=40 * WRITE_NS)
     assert "again" in caplog.records[-1].message
-    assert RelayMetadata(store).session(7) == ("feed", 1)
+    file.kill()
+    assert RelayMetadata(file.open(TABLES)).session(7) == ("feed", 1)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ("session", "zz", "feed", 1),
+        ("session", "7", "feed", "many"),
+        ("head", "7", "t", "x"),
+        ("loss", 1, "7", "t", 1, 2, "no reason"),
+    ],
+)
+def test_metadata_that_makes_no_sense_is_refused(row):
+    file = MemoryStoreFile("relay.sqlite").open(TABLES)
+    table, *values = row
+    marks = ", ".join("?" for _ in values)
+    file.write((f"INSERT INTO {table} VALUES ({marks})", [tuple(values)]), durable=True)
+    with pytest.raises(RecoveryError, match="makes no sense"):
+        RelayMetadata(file)
 
 
 VALUES = st.one_of(st.binary(max_size=8), st.text(max_size=8), st.integers(-9, 9), st.none())

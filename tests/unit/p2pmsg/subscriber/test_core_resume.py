@@ -3,9 +3,9 @@
 import pytest
 
 from p2pmsg.subscriber.resume import ResumePoints
-from p2pmsg.testing.memory_store import MemoryStoreFile
 from p2pmsg.wire import FLAG_CLOSING, Kind
 from recovery import CursorFile
+from recovery.memory_store import MemoryStoreFile
 from tests.unit.p2pmsg.frames import SESSION, echo, welcome
 from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
 

@@ -20,7 +20,7 @@ class MemoryStoreFile:
 
     Attributes:
         states: what the file may hold after a crash of the operating system; the last one is what
-            a process reads, and empty: there is no file.
+            a process reads; empty: there is no file.
         failing: what raises instead: `open`, `write`, `sync`.
 
     """
@@ -28,7 +28,7 @@ class MemoryStoreFile:
     def __init__(self, path: str = "memory", step: Callable[[], None] = lambda: None) -> None:
         self.path = path
         self.step = step
-        self.states: list[bytes] = []
+        self.states: list[bytes] = [b""]
         self.failing: dict[str, BaseException] = {}
         self.user: Store | None = None
 
@@ -38,7 +38,7 @@ class MemoryStoreFile:
             raise StoreInUseError("another process, or another part of this one, has it")
         self.check("open")
         database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        if self.states:
+        if self.states[-1]:
             database.deserialize(self.states[-1])
         else:
             database.execute("PRAGMA page_size=512")
@@ -61,10 +61,10 @@ class MemoryStoreFile:
         """Let the process die: what it wrote stays."""
         self.user = None
 
-    def crash(self, rng: Random) -> None:
-        """Let the operating system die: what was not forced to the disk may be gone."""
+    def crash(self, rng: Random | None = None) -> None:
+        """Let the operating system die: what was not forced to the disk is gone, or some of it."""
         self.kill()
-        self.states = [rng.choice(self.states)] if self.states else []
+        self.states = [self.states[0] if rng is None else rng.choice(self.states)]
 
 
 class _MemoryStore(Store):
