@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import zmq
 
-import transports
 from p2pmsg.bridge.config import BridgeConfig, Codec, TopicAt
 from p2pmsg.bridge.ends import SLICE_S, Batch, Written
 from p2pmsg.bridge.opening import Wishes, open_ends
 from p2pmsg.bridge.stats import BridgeStats
 from p2pmsg.errors import translated
+from p2pmsg.plain import SocketClosedError
 from p2pmsg.toolkit import (
     ClosesItself,
     Rarely,
@@ -220,7 +220,7 @@ class Bridge(ClosesItself):
             try:
                 self._check()
                 self._pass_all(self._ends.source.read(SLICE_S))
-            except (transports.ClosedError, zmq.ContextTerminated):
+            except (SocketClosedError, zmq.ContextTerminated):
                 return
             except Exception:  # the thread must go on: without it nothing is passed on
                 if not self._stopping:

@@ -1,15 +1,11 @@
 """Says who is not there, or is not what it should be, at the other side of a plain socket."""
 
 import time
-from typing import TYPE_CHECKING, Final, Union
+from typing import Final
 
+from p2pmsg.plain import Endpoint, PlainSocket, describe_peer
 from p2pmsg.toolkit import Rarely
 from p2pmsg.toolkit import own_log as _log
-from transports import Endpoint, describe_peer
-
-if TYPE_CHECKING:
-    from transports.sp_plain import SpPlainSocket
-    from transports.zmq_plain import ZmqPlainSocket
 
 FIRST_NS: Final = 2_000_000_000
 """So long a connection may take until a warning says who is there instead."""
@@ -18,9 +14,6 @@ _ENDED: Final = (
     "part_bytes_max, which is lost, or speaks another protocol"
 )
 _LOOK_NS: Final = 100_000_000
-
-
-PlainSocket = Union["ZmqPlainSocket", "SpPlainSocket"]
 
 
 class Connection:

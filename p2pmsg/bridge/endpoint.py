@@ -19,8 +19,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from transports import Endpoint, EndpointError, parse_endpoint
-from transports.endpoint import is_key_text
+from p2pmsg.plain import Endpoint, EndpointError, parse_endpoint
+from p2pmsg.security import is_key_text
 
 KINDS: Final = {
     "zmq": {"sub": "source", "pull": "source", "pub": "target", "push": "target"},

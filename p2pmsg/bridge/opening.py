@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from p2pmsg import Publisher, Puller, Pusher, Requester, Subscriber
 from p2pmsg.bridge.config import (
@@ -33,19 +33,17 @@ from p2pmsg.bridge.request_ends import (
 )
 from p2pmsg.bridge.sequences import Sequences
 from p2pmsg.bridge.shapes import Reader, Writer
-from p2pmsg.driver.lifecycle import zmq_context
-from p2pmsg.errors import ConfigError, MissingExtraError
-from p2pmsg.security.use import curve_client, curve_server, warn_if_open
+from p2pmsg.errors import ConfigError
+from p2pmsg.plain import PlainSocket, sp_socket, zmq_socket
 from p2pmsg.toolkit import check
-from transports.zmq_plain import ZmqPlainSocket
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from p2pmsg.config import CursorConfig
     from p2pmsg.log import LogConfig
+    from p2pmsg.plain import SpPlainSocket
     from p2pmsg.security import Security
-    from transports.sp_plain import SpPlainSocket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,26 +154,16 @@ def _topic_at(wishes: Wishes, end: PlainEnd) -> str:
     return place
 
 
-def _plain_socket(end: PlainEnd, wishes: Wishes) -> "ZmqPlainSocket | SpPlainSocket":
+def _plain_socket(end: PlainEnd, wishes: Wishes) -> PlainSocket:
     config = wishes.config
-    if end.binds and not end.curve:
-        warn_if_open(None, str(end.endpoint), "?curve=1 with security=")
     if end.protocol == "sp":
-        try:
-            from transports.sp_plain import SpPlainSocket
-        except ImportError:
-            raise MissingExtraError("source or target", "pynng", "nng", "sp+" + end.kind) from None
-        return SpPlainSocket(
+        return sp_socket(
             end.kind, end.endpoint, binds=end.binds, queue_messages=config.queue_messages,
             message_bytes_max=config.part_bytes_max, survey_ms=round(1000 * SURVEY_S),
         )  # fmt: skip
-    curve: Any = None
-    if end.curve:
-        security = wishes.security
-        curve = curve_server(security) if end.binds else curve_client(security, end.endpoint)
-    return ZmqPlainSocket(
-        end.kind, end.endpoint, binds=end.binds, context=zmq_context(),
-        queue_messages=config.queue_messages, message_bytes_max=config.part_bytes_max, curve=curve,
+    return zmq_socket(
+        end.kind, end.endpoint, binds=end.binds, queue_messages=config.queue_messages,
+        message_bytes_max=config.part_bytes_max, is_keyed=end.curve, security=wishes.security,
     )  # fmt: skip
 
 
@@ -191,11 +179,13 @@ def _open_target(
         socket.open()
         name = ends.target_name = end.name_at(socket.endpoint)
         ends.connections.append(Connection(socket, name, end.endpoint))
-        if not isinstance(socket, ZmqPlainSocket) and end.kind in ("req", "surveyor"):
+        if end.kind in ("req", "surveyor"):
             reader = Reader(wishes.topic, "none", None, wishes.codec)
             is_survey = end.kind == "surveyor"
             timeout = SURVEY_S if is_survey else ANSWER_S
-            return AskingTarget(socket, writer, reader, timeout, is_survey=is_survey)
+            return AskingTarget(
+                cast("SpPlainSocket", socket), writer, reader, timeout, is_survey=is_survey
+            )
         if end.kind == "pub":
             return FanOutTarget(socket, name, writer, config.stall_timeout)
         return PlainTarget(socket, name, writer)
@@ -231,9 +221,9 @@ def _open_source(wishes: Wishes, end: PlainEnd | OurEnd, ends: Ends) -> Source:
         name = ends.source_name = end.name_at(socket.endpoint)
         ends.connections.append(Connection(socket, name, end.endpoint))
         ends.reader, ends.sequences = reader, sequences
-        if not isinstance(socket, ZmqPlainSocket) and end.kind in ("rep", "respondent"):
+        if end.kind in ("rep", "respondent"):
             writer = Writer("none", wishes.codec, one_part=True)
-            return RepSource(socket, reader, writer)
+            return RepSource(cast("SpPlainSocket", socket), reader, writer)
         ends.plain = PlainSource(
             socket, name, reader, sequences, queue_messages=config.queue_messages,
             single_parts=config.single_parts,

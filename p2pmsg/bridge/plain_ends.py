@@ -3,10 +3,11 @@
 import time
 from typing import Any, Final
 
-from p2pmsg.bridge.connection import FIRST_NS, PlainSocket
+from p2pmsg.bridge.connection import FIRST_NS
 from p2pmsg.bridge.ends import SLICE_S, Batch, IsOver, Source, Target, Written
 from p2pmsg.bridge.sequences import Sequences
 from p2pmsg.bridge.shapes import Reader, Writer
+from p2pmsg.plain import PlainSocket
 from p2pmsg.toolkit import Rarely
 from p2pmsg.toolkit import own_log as _log
 

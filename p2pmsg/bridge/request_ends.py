@@ -14,8 +14,8 @@ from p2pmsg.errors import MessageError, RequestError, SecurityError
 from p2pmsg.toolkit import own_log as _log
 
 if TYPE_CHECKING:
+    from p2pmsg.plain import SpPlainSocket
     from p2pmsg.security import Security
-    from transports.sp_plain import SpPlainSocket
 
 _WAITING_MAX: Final = 64
 _Question = tuple[str, Any, "Future[Any]"]

@@ -39,20 +39,12 @@ SATELLITES = ("app", "bridge", "cli", "http", "metrics", "statsd", "testing", "w
 PUBLIC = {
     "p2pmsg", "p2pmsg.aio", "p2pmsg.aio.metrics", "p2pmsg.codec", "p2pmsg.config", "p2pmsg.ctrl_c",
     "p2pmsg.errors", "p2pmsg.frames", "p2pmsg.log", "p2pmsg.message", "p2pmsg.moldudp64",
-    "p2pmsg.queue", "p2pmsg.reader", "p2pmsg.relay", "p2pmsg.requests", "p2pmsg.security",
-    "p2pmsg.stats", "p2pmsg.toolkit", *(f"p2pmsg.{each}" for each in SATELLITES),
+    "p2pmsg.plain", "p2pmsg.queue", "p2pmsg.reader", "p2pmsg.relay", "p2pmsg.requests",
+    "p2pmsg.security", "p2pmsg.stats", "p2pmsg.toolkit", *(f"p2pmsg.{each}" for each in SATELLITES),
     "p2pmsg.http.asgi", "p2pmsg.http.bodies", "p2pmsg.http.publishing",
 }  # fmt: skip
 """What the docstring of p2pmsg and README.md of http name."""
 PRIVATE_IMPORTS: dict[str, set[str]] = {
-    "p2pmsg.bridge": {
-        "p2pmsg.security.use",
-        "p2pmsg.driver.lifecycle",
-        "transports.endpoint",
-        "transports.zmq_plain",
-        "transports.sp_plain",
-        "transports",
-    },
     "p2pmsg.cli": {
         "p2pmsg.queue.journal.repair",
         "transports",
