@@ -12,9 +12,6 @@ build upon this one take `p2pmsg.toolkit`, as its own do. Each is imported when 
 program pays for what it uses.
 """
 
-from p2pmsg import ctrl_c  # first: the command `p2pmsg` may be interrupted at any moment
-
-# isort: split
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -128,8 +125,6 @@ _SUBMODULES = {
     "metrics", "moldudp64", "plain", "queue", "reader", "relay", "requests", "security", "stats",
     "statsd", "testing", "toolkit", "webhooks",
 }  # fmt: skip
-
-del ctrl_c
 
 
 def __getattr__(name: str) -> Any:

@@ -48,7 +48,6 @@ from p2pmsg.trouble import Rarely, Trouble
 from transports.endpoint import Endpoint
 from transports.hiding import hiding
 from transports.own_log import own_log
-from transports.signals import defer_signals
 
 __all__ = [
     "BASE64_MARK",
@@ -77,7 +76,6 @@ __all__ = [
     "close_at_exit",
     "close_in_children",
     "converted",
-    "defer_signals",
     "here",
     "hiding",
     "is_async",

@@ -179,6 +179,9 @@ class RecoveryServer(BoundSocket, Protocol):
     def reply(self, requester: bytes, frame: bytes | memoryview) -> bool | None:
         """Send to one requester; False: its queue is full. None: it is gone."""
 
+    def resync(self) -> None:
+        """End what an exception cut short in `receive_some` or `reply`."""
+
     def end_last(self) -> None:
         """End the connection of the request that was received last, where it has keys."""
 

@@ -5,8 +5,8 @@ that ends one. Its monitor reports each, with its descriptor, and a descriptor c
 libzmq then finds the connection ended and closes it.
 """
 
-import _socket  # not `socket`: when one is needed, no descriptor may be left to import that
 import resource
+import socket as system_socket
 import time
 from collections.abc import Callable
 from typing import Final
@@ -304,12 +304,12 @@ def hang_up(fd: int, port: int | None = None) -> None:
 
     """
     try:
-        connection = _socket.socket(fileno=fd)
+        connection = system_socket.socket(fileno=fd)
     except OSError:
         return  # it has been closed meanwhile
     try:
         if port is None or connection.getsockname()[1] == port:
-            connection.shutdown(_socket.SHUT_RDWR)
+            connection.shutdown(system_socket.SHUT_RDWR)
     except (OSError, IndexError):
         pass  # it has ended by itself, or another file has its number now
     finally:

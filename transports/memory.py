@@ -528,6 +528,9 @@ class MemoryRecoveryServer(MemoryServer):
         before, self._broken_seen = self._broken_seen, self._broken
         return before != self._broken
 
+    def resync(self) -> None:
+        """Do nothing: a request comes whole, and a reply goes so."""
+
     def end_last(self) -> None:
         """Do nothing: connections have no keys."""
 

@@ -11,8 +11,6 @@ from typing import Final
 
 import zmq
 
-from transports.signals import defer_signals, interrupts_only
-
 SHARED_BYTES: Final = 32 * 1024
 """From this size on sharing costs less than to copy a frame once more when it is sent. CPU time of
 the publisher's thread for 64 KiB, made, kept and sent over TCP: 24 µs with a copy, 16 from Python's
@@ -38,48 +36,11 @@ def sendable(frame: bytes | memoryview) -> bytes | memoryview | zmq.Frame:
     return frame
 
 
-class _Guard:
-    """Raises what Ctrl-C raised where pyzmq freed a frame.
-
-    `sys.unraisablehook` reports it. Deferring the handlers instead, as `defer_signals` does, takes
-    4 µs between two frames of 64 KiB, with cold caches, and one takes 24.
-    """
-
-    def __init__(self) -> None:
-        self._caught: BaseException | None = None
-        self._is_on = False
-        self._before: Callable[[sys.UnraisableHookArgs], object] = sys.__unraisablehook__
-
-    def run(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call; what a handler raises meanwhile in this, the main thread, is raised afterwards."""
-        if sys.unraisablehook is not _hook:
-            self._before, sys.unraisablehook = sys.unraisablehook, _hook
-        self._is_on = True
-        try:
-            call(*arguments)
-        finally:
-            self._is_on = False
-            if sys.unraisablehook is _hook:
-                sys.unraisablehook = self._before
-            caught, self._caught = self._caught, None
-            if caught is not None:
-                raise caught
-
-    def take(self, unraisable: "sys.UnraisableHookArgs") -> None:
-        """Keep an exception of the main thread's, and pass on any other."""
-        if self._is_on and get_ident() == _MAIN.ident:
-            self._caught = unraisable.exc_value or unraisable.exc_type()
-        else:
-            self._before(unraisable)
-
-
 _MAIN: Final = main_thread()
-_guard: Final = _Guard()
-_hook: Final = _guard.take
 
 
 def send_frame(send: Callable[..., object], frame: bytes | memoryview, flags: int) -> None:
-    """Call `send`, which copies bytes and sends a frame as it is; see `free_zmq_frames`."""
+    """Call `send`, which copies bytes and sends a frame as it is."""
     if type(frame) is bytes:
         send(frame, flags)
     else:
@@ -87,21 +48,33 @@ def send_frame(send: Callable[..., object], frame: bytes | memoryview, flags: in
 
 
 def _guarded(call: Callable[..., object], *arguments: object) -> None:
-    """Call what frees frames, so that no exception of a signal handler gets lost."""
-    if get_ident() != _MAIN.ident or _guard._is_on:
+    """Call what frees frames, and raise afterwards what a signal's handler raised meanwhile.
+
+    Where pyzmq frees a `Frame`, as it does after each send of one, it runs the handlers of signals,
+    and what they raise has no place to go there: where a program published 64 KiB at a time, one
+    Ctrl-C in sixteen was printed and forgotten. A SystemExit ends the program there and then.
+    """
+    if get_ident() != _MAIN.ident:  # handlers run in the main thread only
         call(*arguments)
-    elif interrupts_only():
-        _guard.run(call, *arguments)
-    else:
-        # A handler of the program's own may raise SystemExit, which would end it there and then.
-        defer_signals(call, *arguments)
+        return
+    raised: list[BaseException] = []
+
+    def keep(unraisable: "sys.UnraisableHookArgs") -> None:
+        if get_ident() == _MAIN.ident:
+            raised.append(unraisable.exc_value or unraisable.exc_type())
+        else:
+            before(unraisable)
+
+    before = sys.unraisablehook
+    try:
+        sys.unraisablehook = keep
+        call(*arguments)
+    finally:
+        sys.unraisablehook = before
+        if raised:
+            raise raised[0]
 
 
 def free_zmq_frames(frames: list[bytes | memoryview]) -> None:
-    """Empty a list of frames that are not needed any more.
-
-    Where pyzmq frees a `Frame`, as it does after each send of one, it handles signals, and what
-    their handlers raise has no place to go there: where a program published 64 KiB at a time, one
-    Ctrl-C in twelve was printed and forgotten. So they are handled afterwards.
-    """
+    """Empty a list of frames that are not needed any more."""
     _guarded(frames.clear)

@@ -182,6 +182,15 @@ class ZmqRecoveryServer(ZmqSocket):
             raise self._error(error) from error
         return True
 
+    def resync(self) -> None:
+        """End what an exception cut in two; who gets half of a reply gets an empty frame."""
+        try:
+            if self.socket.get(zmq.RCVMORE):
+                _skip_parts(self.socket)
+            self._send(b"", _NOBLOCK)  # where no reply was begun, this names nobody
+        except zmq.ZMQError:
+            pass
+
 
 class ZmqRecoveryClient(ZmqConnectingSocket):
     """A DEALER socket: requests out, replies in. It connects again by itself.

@@ -17,7 +17,6 @@ from transports.endpoint import Endpoint, as_endpoint, is_address
 from transports.errors import AddressError, EndpointError, TransportError, translate
 from transports.platform import IS_LINUX, ConnectionName, connection_of, tcp_state, unsent_bytes
 from transports.progress import ByteProgress
-from transports.signals import defer_signals
 
 if TYPE_CHECKING:
     from transports.connect_watch import ConnectWatch
@@ -335,7 +334,7 @@ class ZmqConnectingSocket(ZmqSocket):
         bound. Where ZeroMQ connects again by itself, nothing is known of that connection.
         """
         if self._is_learning and not self.socket.closed:
-            defer_signals(self._end_learning)
+            self._end_learning()
 
     def _end_learning(self) -> None:
         watch = self._watch
@@ -452,7 +451,7 @@ class ZmqConnectingSocket(ZmqSocket):
         too long, or when a DEALER takes no more frames.
         """
         if learn and self._watch is None:
-            defer_signals(self._learn)
+            self._learn()
             return
         self.disconnect()
         if self._watch is not None:

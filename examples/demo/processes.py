@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from p2pmsg.errors import P2PError
-from p2pmsg.toolkit import defer_signals
 
 Event = dict[str, Any]
 _LAUNCH = f"from {__package__}.child import main; main()"
@@ -108,13 +107,9 @@ class Children:
 
     def start(self, name: str, module: str, *arguments: str) -> Child:
         """Start a child."""
-
-        def begin() -> None:
-            made = Child(name, module, arguments, self._scratch.name, self._events)
-            self._children.append(made)
-
-        defer_signals(begin)  # or Ctrl-C could come before the child is listed
-        return self._children[-1]
+        made = Child(name, module, arguments, self._scratch.name, self._events)
+        self._children.append(made)
+        return made
 
     def poll(self, timeout: float = 0.1) -> list[tuple[Child, Event]]:
         """Return the children's events; `{"event": "ended", "status": n}` is the last of each."""
@@ -136,9 +131,6 @@ class Children:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        defer_signals(self._end)
-
-    def _end(self) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             for child in self._children:
                 child.kill(number)

@@ -4,13 +4,17 @@ Exit status: 0, 1 for a failure at run time, 2 for wrong arguments, 130 after Ct
 nobody reads the output any more. After SIGTERM it is 143, but 0 for a command that runs until it is
 stopped (statsd, relay; sub, pull and listen without an end of their own) and has ended cleanly: to
 systemd anything else is a failure. Each failure is one line on standard error.
+
+While a command is imported, and when it has ended, Ctrl-C ends the process at once, as it does a
+program without a handler. In between the first signal is a `KeyboardInterrupt`; the next ones are
+ignored for three seconds, so that what is open is closed in peace, and then end it at once.
 """
 
 import os
 import signal
 import sys
+import time
 
-from p2pmsg import ctrl_c
 from p2pmsg.cli.table import COMMANDS, load, members, overview, split
 
 TYPE_CHECKING = False  # what only a command needs is imported when one runs
@@ -19,18 +23,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from logging import Handler
     from types import FrameType
-    from typing import Self
+    from typing import Any, Self
 
 __all__ = ["COMMANDS", "main"]
 
-_FAILED, _WRONG, _PIPE_CLOSED, _TERMINATED = 1, 2, 141, 143
+_FAILED, _WRONG, _INTERRUPTED, _PIPE_CLOSED, _TERMINATED = 1, 2, 130, 141, 143
+_AGAIN_S = 3.0
+"""How long the end is not disturbed by a second signal."""
 
 
 def main(argv: "Sequence[str] | None" = None) -> int:
     """Run a command and return its exit status."""
+    if argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # it is the process's own
     name, own = split(sys.argv[1:] if argv is None else list(argv))
     if name not in COMMANDS:
-        return ctrl_c.run(lambda: _run("p2pmsg", lambda: _answer(name, own), lambda: False))
+        return _run("p2pmsg", lambda: _answer(name, own), lambda: False)
     # Imported before a command can be interrupted, since an import is not to be.
     from p2pmsg.cli.settings import parse
 
@@ -50,31 +58,40 @@ def main(argv: "Sequence[str] | None" = None) -> int:
     def is_endless() -> bool:
         return arguments is not None and found.runs_until_stopped(arguments)
 
-    return ctrl_c.run(lambda: _run(f"p2pmsg {name}", act, is_endless))
+    return _run(f"p2pmsg {name}", act, is_endless)
 
 
 def _run(prog: str, act: "Callable[[], int]", is_endless: "Callable[[], bool]") -> int:
     """Return the exit status of what `act` does; `is_endless`: only a signal was to end it."""
     _write_any_text()
-    with _SignalsAndLog(prog):
+    signals = _SignalsAndLog(prog)
+    try:
+        with signals:
+            status = _status(prog, act, signals)
+    except KeyboardInterrupt:
+        status = _INTERRUPTED
+    if signals.number == signal.SIGTERM and status in (0, _INTERRUPTED):
+        return 0 if is_endless() else _TERMINATED
+    return _INTERRUPTED if signals.number == signal.SIGINT else status
+
+
+def _status(prog: str, act: "Callable[[], int]", signals: "_SignalsAndLog") -> int:
+    """Do as `_run`; what goes wrong after Ctrl-C is not said."""
+    try:
         try:
-            try:
-                status = act()
-            except SystemExit as end:  # of the parser
-                status = end.code if isinstance(end.code, int) else 0
-            if sys.stdout is not None:
-                sys.stdout.flush()
-        except _Terminated:
-            status = 0 if is_endless() else _TERMINATED
-        except KeyboardInterrupt:
-            status = ctrl_c.INTERRUPTED
-        except BrokenPipeError:
-            _let_go_of_output()
-            status = _PIPE_CLOSED
-        except Exception as error:
-            status = _status_of(error)
-            _fail(prog, error)
-        ctrl_c.keep_status(status)
+            status = act()
+        except SystemExit as end:  # of the parser
+            status = end.code if isinstance(end.code, int) else 0
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _let_go_of_output()
+        return _PIPE_CLOSED
+    except Exception as error:
+        if signals.number == signal.SIGINT:
+            return _INTERRUPTED
+        status = _status_of(error)
+        _fail(prog, error)
     return status
 
 
@@ -116,40 +133,50 @@ def _write_any_text() -> None:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM: everything ends as with Ctrl-C."""
-
-    number = signal.SIGTERM
-
-
 class _SignalsAndLog:
-    """Lets SIGTERM end a command as Ctrl-C does, and prints the library's warnings a line each."""
+    """Ends a command on Ctrl-C and SIGTERM, and prints the library's warnings a line each.
+
+    Attributes:
+        number: the signal that came first, or 0.
+
+    """
 
     def __init__(self, prog: str) -> None:
         import logging
 
+        self.number = 0
+        self._came_s = 0.0
         self._handler: Handler = logging.StreamHandler()
         self._handler.setFormatter(logging.Formatter(f"{prog}: %(message)s"))
         self._log = logging.getLogger("p2pmsg")
-        self._before = signal.getsignal(signal.SIGTERM)
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Self":
         self._log.addHandler(self._handler)
-        try:
-            signal.signal(signal.SIGTERM, _terminate)
-        except ValueError:
-            pass  # this is not the main thread
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.getsignal(number)
+            if before in (signal.SIG_IGN, None):
+                continue
+            try:
+                signal.signal(number, self._end)
+            except ValueError:
+                break  # this is not the main thread
+            self._before[number] = before
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if signal.getsignal(signal.SIGTERM) is _terminate:
-            signal.signal(signal.SIGTERM, self._before)
+        for number, before in self._before.items():
+            if signal.getsignal(number) == self._end:
+                signal.signal(number, before)
         self._log.removeHandler(self._handler)
 
-
-def _terminate(signum: int, frame: "FrameType | None") -> None:
-    if not ctrl_c.is_again():
-        raise _Terminated
+    def _end(self, number: int, frame: "FrameType | None") -> None:
+        if not self.number:
+            self.number, self._came_s = number, time.monotonic()
+            raise KeyboardInterrupt
+        if time.monotonic() > self._came_s + _AGAIN_S:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
 
 def _fail(prog: str, error: Exception) -> None:

@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from p2pmsg.cli.command import UsageError
-from p2pmsg.toolkit import defer_signals, to_json
+from p2pmsg.toolkit import to_json
 
 _TERMINATE_S = 5.0
 _WAIT_S = 0.25
@@ -111,20 +111,14 @@ def run_program(
 
     """
     running = Running() if running is None else running
-    begun: list[Process] = []
     end_s = math.inf if timeout is None else time.monotonic() + timeout
     printed, is_late = None, False
     with TemporaryFile() as source:
         source.write(_input(value))
         source.seek(0)
-
-        def begin() -> None:
-            begun.append(subprocess.Popen(words, stdin=source, stdout=output, env=environment))
-            running.add(begun[0])
-
+        process = subprocess.Popen(words, stdin=source, stdout=output, env=environment)
         try:
-            defer_signals(begin)  # Ctrl-C in the middle of it would leave an unknown process
-            process = begun[0]
+            running.add(process)
             while printed is None and process.returncode is None:
                 left_s = max(0.0, end_s - time.monotonic())
                 try:
@@ -136,12 +130,11 @@ def run_program(
                     elif meanwhile is not None:
                         meanwhile()
         finally:
-            for process in begun:
-                if process.returncode is None:
-                    stop(process)
-                if process.stdout is not None:
-                    process.stdout.close()
-                running.discard(process)
+            if process.returncode is None:
+                stop(process)
+            if process.stdout is not None:
+                process.stdout.close()
+            running.discard(process)
     status = process.returncode
     if is_late:
         return f"killed after {timeout} s", status, b""

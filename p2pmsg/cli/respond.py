@@ -10,7 +10,6 @@ from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import Running, check_program, run_program, wait_for
 from p2pmsg.cli.secured import SECURITY, security_of
-from p2pmsg.toolkit import defer_signals
 
 
 @command(
@@ -52,7 +51,7 @@ def respond(arguments: argparse.Namespace) -> int:
     )
     try:
         try:
-            defer_signals(responder.start)  # a command may run before it returns
+            responder.start()
             note("respond", f"listening at {responder.endpoint}")
             wait_for(answers.enough)
         except BaseException:

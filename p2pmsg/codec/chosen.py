@@ -5,30 +5,33 @@
 
 import importlib
 import os
+import sys
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
-
-from transports.signals import defer_signals
 
 _WANTED: Final = os.environ.get("P2PMSG_CODEC", "")
 if _WANTED not in ("", "msgspec", "msgpack"):
     raise ImportError(f"P2PMSG_CODEC must be msgspec or msgpack, not {_WANTED!r}")
 
 
-def _has_msgspec() -> bool:
+def _import_msgspec() -> None:
+    with suppress(ImportError):
+        importlib.import_module("msgspec")
+
+
+def _is_msgspec() -> bool:
     if _WANTED == "msgpack":
         return False
-    try:
-        # An exception that a signal handler raises within this import does not come out of it, and
-        # a decoder that is made afterwards ends the process by a fault (msgspec 0.22).
-        defer_signals(importlib.import_module, "msgspec")
-    except ImportError:
-        if _WANTED:
-            raise
-        return False
-    return True
+    # What a signal's handler raises within this import is not raised, and a decoder that is made
+    # afterwards ends the process by a fault (msgspec 0.22). In a thread no handler runs.
+    importing = threading.Thread(target=_import_msgspec)
+    importing.start()
+    importing.join()
+    return _WANTED == "msgspec" or "msgspec" in sys.modules
 
 
-if TYPE_CHECKING or _has_msgspec():
+if TYPE_CHECKING or _is_msgspec():
     from p2pmsg.codec.by_msgspec import *  # noqa: F403
 else:
     from p2pmsg.codec.by_msgpack import *  # noqa: F403

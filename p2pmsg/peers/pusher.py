@@ -302,7 +302,8 @@ class PusherPeer(Peer):
 
     def resync(self) -> None:
         """Put all right after an exception: workers are asked what they have."""
-        if self._why is None:
+        if self._why is None and self._server is not None:
+            self._server.resync()
             self.jobs.resync(now_ns=self.now_ns())
             self._due_ns = 0
 

@@ -134,6 +134,7 @@ class ResponderPeer(Peer):
     def resync(self) -> None:
         """See `Peer`."""
         self.engine.resync()
+        self._server.resync()
         self._has_more = True
 
     def shut(self) -> None:
@@ -226,8 +227,9 @@ class ResponderPeer(Peer):
         if self._is_shut:
             engine.replies.clear()
         while engine.replies:
-            where, number, data = engine.replies.popleft()
+            where, number, data = engine.replies[0]
             sent = server.reply(where, data)
+            engine.replies.popleft()  # after it, since an exception may come in between
             if sent:
                 engine.on_sent(where, number, self.now_ns())
                 self._turn.is_theirs = True

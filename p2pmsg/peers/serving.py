@@ -172,6 +172,7 @@ class ServingPeer(Peer):
     def resync(self) -> None:
         """Go on after an exception at any line: what was lost of requests is asked for again."""
         self._reading = None
+        self.server.resync()
         self.core.resync()
 
     # ----------------------------------------------------------------------- requests

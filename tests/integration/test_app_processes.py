@@ -138,14 +138,14 @@ def test_a_handler_that_never_ends_is_named_and_the_process_ends(run):
 def test_ctrl_c_at_any_moment_ends_it_without_a_traceback(run, rounds):
     for number in range(rounds):
         child = run(HANDLERS["tick"], "--stop-timeout", "60", PYTHONPROFILEIMPORTTIME="1")
-        while " p2pmsg" not in (line := child.stderr.readline()):  # before it is imported, Python
-            assert line  # itself answers Ctrl-C
+        while " p2pmsg.cli.command" not in (line := child.stderr.readline()):
+            assert line  # before the command line is imported, Python itself answers Ctrl-C
         time.sleep(0.1 + 0.5 * number / rounds)
         child.send_signal(signal.SIGINT)
         _, errors = child.communicate(timeout=60)
 
         said = [line for line in errors.splitlines() if "import time:" not in line]
-        assert child.returncode in (0, 130)
+        assert child.returncode in (0, 130, -signal.SIGINT)  # a shell shows both as 130
         assert all(line.startswith("p2pmsg run: ") for line in said), said
 
 

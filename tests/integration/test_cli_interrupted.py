@@ -50,12 +50,15 @@ COMMANDS = LONG_RUNNING | SHORT
 
 
 def interrupt_command(name, seconds, folder, *, again=None, as_module=False):
-    """Return whether Ctrl-C came before the command had ended."""
+    """Return whether Ctrl-C came before the command had ended.
+
+    It comes once the command line is imported; before that, Python itself answers it.
+    """
     places = {"folder": folder, "port": free_port(), "secret": SECRET}
     arguments = [each.format(**places) for each in COMMANDS[name]]
     program = ["-m", "p2pmsg"] if as_module else [SCRIPT]
     status, said = interrupt(
-        [*program, *name.split(), *arguments], seconds, folder, " p2pmsg", again=again
+        [*program, *name.split(), *arguments], seconds, folder, " p2pmsg.cli.command", again=again
     )
     assert not [line for line in said if "Traceback" in line or "Exception" in line], said
     assert all(line.startswith("p2pmsg") for line in said), said

@@ -10,7 +10,6 @@ import pytest
 FORKS = 20
 PROGRAM = """
 import os, random, signal, sys
-import transports.signals
 
 def interrupt(number, frame):
     raise KeyboardInterrupt

@@ -28,16 +28,15 @@ CALLBACKS_SET = {
     "self.connections.on_end",
     "table.make_space",
 }
-PRIVATE_NAMES = {
-    "_signal",
-    "_socket",
-}
+INTERPRETERS = {"sys.unraisablehook"}
+"""Hooks that the interpreter has for functions."""
+PRIVATE_NAMES: set[str] = set()
 
 
 SATELLITES = ("app", "bridge", "cli", "http", "metrics", "statsd", "testing", "webhooks")
 """Packages over the kernel: they import what users can, and one another by public names."""
 PUBLIC = {
-    "p2pmsg", "p2pmsg.aio", "p2pmsg.aio.metrics", "p2pmsg.codec", "p2pmsg.config", "p2pmsg.ctrl_c",
+    "p2pmsg", "p2pmsg.aio", "p2pmsg.aio.metrics", "p2pmsg.codec", "p2pmsg.config",
     "p2pmsg.errors", "p2pmsg.frames", "p2pmsg.log", "p2pmsg.message", "p2pmsg.moldudp64",
     "p2pmsg.plain", "p2pmsg.queue", "p2pmsg.reader", "p2pmsg.relay", "p2pmsg.requests",
     "p2pmsg.security", "p2pmsg.stats", "p2pmsg.toolkit", *(f"p2pmsg.{each}" for each in SATELLITES),
@@ -188,7 +187,7 @@ def callbacks_set():
             for target in targets_of(node):
                 if isinstance(target, ast.Attribute) and not is_own(target):
                     found[ast.unparse(target)] = name
-    return found
+    return {what: where for what, where in found.items() if what not in INTERPRETERS}
 
 
 def functions_of(tree):

@@ -1,8 +1,10 @@
 """Frames in ZeroMQ's own memory."""
 
+import sys
+
 import pytest
 
-from transports import make_zmq_frame
+from transports import free_zmq_frames, make_zmq_frame
 from transports.zmq_frame import SHARED_BYTES, sendable
 
 
@@ -23,3 +25,14 @@ def test_only_a_whole_frame_is_sent_out_of_its_memory():
     assert sendable(frame) is frame.obj
     for other in (frame[1:], frame[:-1], memoryview(b"abc"), b"abc"):
         assert sendable(other) is other
+
+
+def test_what_a_handler_raises_where_pyzmq_frees_a_frame_is_raised():
+    class Freed:
+        def __del__(self):
+            raise KeyboardInterrupt
+
+    before = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt):
+        free_zmq_frames([Freed()])
+    assert sys.unraisablehook is before

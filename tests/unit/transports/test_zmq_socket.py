@@ -22,9 +22,11 @@ from transports import (
     EndpointError,
     TransportError,
     ZmqReceiver,
+    ZmqRecoveryClient,
     ZmqRecoveryServer,
     ZmqSender,
     make_zmq_frame,
+    zmq_recovery,
 )
 from transports.zmq_frame import SHARED_BYTES
 
@@ -188,3 +190,44 @@ client.close(5000)
     run_script(script, server.endpoint)
     frames = [eventually(server.receive)[1] for _ in range(1000)]
     assert frames == [b"%d" % number for number in range(1000)]
+
+
+def test_a_server_goes_on_with_whole_messages_after_an_exception_at_any_line(opened):
+    server, client = recovery_pair(opened)
+    other = opened(ZmqRecoveryClient, server.endpoint)
+    other.connect()
+
+    def answer():
+        requester, frame = eventually(server.receive)
+        server.reply(requester, frame)
+        return frame
+
+    left = 1
+
+    def trace(frame, event, _):
+        nonlocal left
+        if frame.f_code.co_filename != zmq_recovery.__file__:
+            return None
+        left -= event == "line"
+        if left == 0 and event == "line":
+            raise KeyboardInterrupt
+        return trace
+
+    for number in range(1, 40):
+        client.send(b"struck")
+        eventually(server.has_message)
+        left = number
+        sys.settrace(trace)
+        try:
+            answer()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        server.resync()
+        other.send(b"%d" % number)
+        while answer() != b"%d" % number:
+            pass
+        assert eventually(other.receive) == b"%d" % number
+    assert left > 0
+    assert server.malformed == 0
