@@ -64,6 +64,38 @@ class LineStrike(Strike):
         return self._trace
 
 
+class StruckError(Exception):
+    """What a signal's handler raises, or the lack of memory."""
+
+
+class AtLine:
+    """Raises in this thread, when so many lines of `files` were begun; not in `skipped` calls."""
+
+    def __init__(self, files, number, skipped=()):
+        self.files = files
+        self.left = number
+        self.skipped = skipped
+        self.struck = False
+
+    def __enter__(self):
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+    def _trace(self, frame, event, _):
+        code = frame.f_code
+        if self.struck or code.co_filename not in self.files or code.co_name in self.skipped:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                self.struck = True
+                raise StruckError
+        return self._trace
+
+
 @contextlib.contextmanager
 def handling(number, act):
     """Run `act` at a signal."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sys
 import threading
 from pathlib import Path
 from random import Random
@@ -17,6 +16,7 @@ from p2pmsg.errors import LogFailedError, SendQueueFullError
 from p2pmsg.peers import push_sockets, pushing
 from p2pmsg.peers import pusher as peer
 from tests.integration.peers import LOOPBACK, work_until
+from tests.integration.strikes import AtLine, StruckError
 
 PACKAGES = (p2pmsg.queue, p2pmsg.queue.journal, p2pmsg.queue.rules)
 FILES = {
@@ -27,36 +27,6 @@ FILES = {
 }
 OPENING = {"__init__", "open", "_take", "_made", "_open", "run", "shut", "close", "stats"}
 """Not struck: a peer that could not be opened is no peer, and one that ends has nothing to keep."""
-
-
-class StruckError(Exception):
-    """What a signal's handler raises, or the lack of memory."""
-
-
-class AtLine:
-    """Raises in this thread, when so many lines of a pusher were begun."""
-
-    def __init__(self, number):
-        self.left = number
-        self.struck = False
-
-    def __enter__(self):
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, *_):
-        sys.settrace(None)
-
-    def _trace(self, frame, event, _):
-        code = frame.f_code
-        if self.struck or code.co_filename not in FILES or code.co_name in OPENING:
-            return None
-        if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                self.struck = True
-                raise StruckError
-        return self._trace
 
 
 @contextlib.contextmanager
@@ -95,7 +65,7 @@ def test_an_exception_at_any_line_loses_no_job_that_was_accepted(memory_path, ki
     async def strike(pusher):
         nonlocal number
         before = pusher.stats()
-        with AtLine(rng.randint(1, rng.choice((50, 500, 3000)))) as at:
+        with AtLine(FILES, rng.randint(1, rng.choice((50, 500, 3000))), OPENING) as at:
             for part in range(rng.randint(1, 20)):
                 number += 1
                 key = f"k{part % 3}" if part % 3 and kind != "batch" else None
