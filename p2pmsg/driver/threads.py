@@ -332,6 +332,7 @@ class ThreadDriver:
             upkeep = self.peer.upkeep()
             assert upkeep is not None
             self._keeping = Steps(upkeep, rests=True)
+            self.section.run(keeping.close)  # so that it holds nothing any more
             raise
         for sleeper in woken:
             self._wake(sleeper)

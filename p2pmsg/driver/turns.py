@@ -169,6 +169,7 @@ class TurnDriver:
             if not self.stopping:
                 rest = Wait(bool, self.now_ns() + AGAIN_NS)
                 self.add_waiter(rest, self._begin_upkeep)
+                self.section.run(steps.close)  # so that it holds nothing any more
             raise
 
     def _forget(self) -> None:
