@@ -234,6 +234,49 @@ class QueueClient(RecoveryClient, Protocol):
         """Whether bytes that were sent have not arrived yet; False where it is not known."""
 
 
+class PushSocket(Protocol):
+    """Where one worker's jobs leave, by the batch; it is bound."""
+
+    @property
+    def endpoint(self) -> str:
+        """Where it is bound."""
+
+    def wait_for_space(self, timeout_ms: int) -> bool:
+        """Wait at most so long until something can be sent; return whether it can."""
+
+    def send(self, parts: list[bytes]) -> bool:
+        """Send a message; False: there is no space for it, or nobody to take it."""
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close; what is still queued gets `linger_ms` to leave. Default 0: none."""
+
+
+class PullSocket(Protocol):
+    """Where one pusher's jobs come, by the batch; it connects."""
+
+    @property
+    def connections(self) -> int:
+        """How many connections it has made, one after the other; 0 where that is not known."""
+
+    def fileno(self) -> int:
+        """Return what becomes readable when something has come; -1: nothing does."""
+
+    def open(self) -> None:
+        """Connect."""
+
+    def check(self) -> bool:
+        """Check the connection; called a few times a second."""
+
+    def last_byte_ns(self, now_ns: int) -> int | None:
+        """Return when the last byte came, of a whole frame or not; None where it is not known."""
+
+    def receive_singles(self, count_max: int) -> tuple[list[bytes | list[bytes]], int, bool]:
+        """Return messages that have come, their bytes, and whether there may be more."""
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close; what is still queued is lost."""
+
+
 class GroupSocket(Protocol):
     """What both ends of a multicast have; of UDP, but in memory."""
 

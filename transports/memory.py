@@ -615,3 +615,67 @@ class MemoryRecoveryClient(MemoryClient):
             self._network.transfer(self._links[0], self._unsent.popleft())
         # The server's bound may be lower than this one; what it has no space for is lost.
         self._unsent.clear()
+
+
+class MemoryPush(MemoryServer):
+    """A pusher's end of a queue by the batch; see `transports.base.PushSocket`."""
+
+    channel = "push"
+
+    def __init__(
+        self, endpoint: str | Endpoint, *, network: MemoryNetwork, queue_frames: int
+    ) -> None:
+        super().__init__(endpoint, network, queue_frames)
+        self._pullers: list[Link] = []
+        network.bind(self)
+
+    def wait_for_space(self, timeout_ms: int) -> bool:
+        """Return whether something can be sent: in one thread nothing changes while it waits."""
+        return any(not link.is_full for link in self._pullers)
+
+    def send(self, parts: list[bytes]) -> bool:
+        """Send a message of one part to whom there is space for; False: there is nobody."""
+        self._require_open()
+        for link in self._pullers:
+            if not link.is_full:
+                self._network.transfer(link, b"".join(parts))
+                return True
+        return False
+
+    def _attach(self, client: "MemoryPull") -> Link:
+        space_frames = min(self.queue_frames, client.queue_frames)
+        link = Link("data", self.endpoint, client.name, space_frames, client._arrived, client)
+        self._pullers.append(link)
+        return link
+
+    def _detach(self, link: Link) -> None:
+        self._pullers.remove(link)
+
+
+class MemoryPull(MemoryClient):
+    """A puller's end of a queue by the batch; see `transports.base.PullSocket`."""
+
+    channel = "push"
+
+    def open(self) -> None:
+        """Connect."""
+        self.connect()
+
+    @property
+    def connections(self) -> int:
+        """How many connections it has made, one after the other."""
+        return self._joins
+
+    def receive_singles(self, count_max: int) -> tuple[list[bytes | list[bytes]], int, bool]:
+        """Return messages that have come, their bytes, and whether there may be more."""
+        taken: list[bytes | list[bytes]] = []
+        size = 0
+        while len(taken) < count_max and (frame := self.receive()) is not None:
+            taken.append(frame)
+            size += len(frame)
+        return taken, size, self.has_message()
+
+    def join(self, server: MemoryPush) -> None:
+        """Take up a connection; called by the network."""
+        self._server = server
+        self._links = (server._attach(self),)

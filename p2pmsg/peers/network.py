@@ -21,9 +21,15 @@ from transports.zmq_socket import FRAME_BYTES_MAX
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from p2pmsg.queue.frames import Process
     from recovery.log import LogConfig, LogStore
     from recovery.store import Store
     from transports.curve import CurveClient, CurveServer
+
+
+_PUSHED_FRAMES: Final = 100_000
+"""More frames than a worker may have; its credit is the bound."""
+_PULLED_FRAMES: Final = 1000
 
 
 class Network(Machine):
@@ -166,6 +172,35 @@ class Network(Machine):
         )
         made.watch_end()
         return made
+
+    def push_socket(
+        self, endpoint: transports.Endpoint, *, curve: "CurveServer | None" = None
+    ) -> transports.PushSocket:
+        """Bind what a worker's jobs leave by, by the batch; see `transports.zmq_plain`."""
+        from transports.zmq_plain import ZmqPlainSocket
+
+        return ZmqPlainSocket(
+            "push", endpoint, binds=True, context=zmq_context(), queue_messages=_PUSHED_FRAMES,
+            message_bytes_max=64 * 1024, curve=curve,
+        )  # fmt: skip
+
+    def pull_socket(
+        self, endpoint: transports.Endpoint, *, curve: "CurveClient | None" = None
+    ) -> transports.PullSocket:
+        """Make what a pusher's jobs come by, by the batch, not connected yet."""
+        from transports.zmq_plain import ZmqPlainSocket
+
+        return ZmqPlainSocket(
+            "pull", endpoint, binds=False, context=zmq_context(), queue_messages=_PULLED_FRAMES,
+            message_bytes_max=FRAME_BYTES_MAX, curve=curve,
+        )  # fmt: skip
+
+    def process(self) -> "Process":
+        """Return how others on this machine know the process, so that they see that it ended."""
+        from p2pmsg.queue.frames import Process
+        from p2pmsg.queue.process_id import this_process
+
+        return Process() if self.in_memory else this_process()
 
     def busy_wait(
         self, seconds: float, has_come: Callable[[], object], turn: transports.Turn

@@ -4,12 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import transports
-from p2pmsg.driver.lifecycle import zmq_context
+from p2pmsg.peers.network import Network
 from p2pmsg.queue.puller_core import PullerCore
-from transports.zmq_plain import ZmqPlainSocket
 
-_FRAME_BYTES_MAX: Final = 16 * 2**20
-_QUEUE_FRAMES: Final = 1000
 _COMING_NS: Final = 2_000_000_000
 """A connection over which no byte came for so long brings nothing just now."""
 
@@ -20,18 +17,23 @@ class PullSockets:
     Args:
         clients: the DEALERs, one for each pusher.
         places: their endpoints.
+        network: has the sockets.
 
     """
 
     def __init__(
-        self, clients: Sequence[transports.QueueClient], places: Sequence[transports.Endpoint]
+        self,
+        clients: Sequence[transports.QueueClient],
+        places: Sequence[transports.Endpoint],
+        network: Network,
     ) -> None:
+        self._network = network
         self._clients = clients
         self._places = places
-        self._sockets: list[ZmqPlainSocket | None] = [None] * len(places)
+        self._sockets: list[transports.PullSocket | None] = [None] * len(places)
         self._connected_to = [""] * len(places)
         self._missing_since_ns = [0] * len(places)
-        self._left: list[ZmqPlainSocket] = []
+        self._left: list[transports.PullSocket] = []
         self._fds: frozenset[int] = frozenset()
 
     def receive(self, at: int, core: PullerCore, count_max: int) -> list[bytes]:
@@ -97,10 +99,7 @@ class PullSockets:
             place = transports.parse_endpoint(core.endpoint).without_key()
             if place.scheme == "tcp":  # by the way that leads to the pusher: its name may not
                 place = place.with_host(self._places[at].host)
-            socket = ZmqPlainSocket(
-                "pull", place, binds=False, context=zmq_context(), queue_messages=_QUEUE_FRAMES,
-                message_bytes_max=_FRAME_BYTES_MAX, curve=self._clients[at].curve,
-            )  # fmt: skip
+            socket = self._network.pull_socket(place, curve=self._clients[at].curve)
             socket.open()
         except transports.TransportError:
             core.refuse_endpoint()

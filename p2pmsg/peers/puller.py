@@ -14,7 +14,6 @@ from p2pmsg.peers.network import Network
 from p2pmsg.peers.pull_sockets import PullSockets
 from p2pmsg.queue.config import LINGER_NS, PREFETCH_CEILING, PREFETCH_MIN
 from p2pmsg.queue.job import Job, OnInvalidJob, report_invalid
-from p2pmsg.queue.process_id import this_process
 from p2pmsg.queue.puller_core import PullerCore
 from p2pmsg.queue.running import JobRun
 from p2pmsg.queue.stats import PullerStats
@@ -106,7 +105,9 @@ class PullerPeer(Peer):
             raise
         self._core = self._cores[0]
         self.take_plain = self._core.take_plain if self.batch is None else self.batch.take_plain
-        self._pulls = PullSockets(self._clients, settings.places) if settings.by_batch else None
+        self._pulls = (
+            PullSockets(self._clients, settings.places, network) if settings.by_batch else None
+        )
         self._client_fds = frozenset(client.fileno() for client in self._clients)
         self._has_more = False
         self._lost_ns = [-1] * len(self._places)
@@ -125,7 +126,7 @@ class PullerPeer(Peer):
             first, ceiling = _BATCH_PREFETCH
         self._prefetch = first
         self._flush_at = _flush_at_of(first)
-        process, now_ns = this_process(), self.now_ns()
+        process, now_ns = network.process(), self.now_ns()
         for place, curve in zip(settings.places, settings.curves, strict=True):
             with translated():
                 client = network.queue_client(

@@ -1,20 +1,16 @@
 """The sockets of a pusher whose jobs are acknowledged by the batch: a PUSH for each worker."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import transports
-from p2pmsg.driver.lifecycle import zmq_context
+from p2pmsg.peers.network import Network
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.security.use import curve_server
 from p2pmsg.trouble import Rarely
 from transports.own_log import own_log as _log
-from transports.zmq_plain import ZmqPlainSocket
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
-
-_QUEUE_FRAMES: Final = 100_000
-"""More frames than a worker may have; its credit is the bound."""
 
 
 class PushSockets:
@@ -24,16 +20,22 @@ class PushSockets:
         core: of the pusher.
         server: its ROUTER; these are bound next to it.
         security: keys; None: open.
+        network: has the sockets.
 
     """
 
     def __init__(
-        self, core: PusherCore, server: transports.QueueServer, security: "Security | None"
+        self,
+        core: PusherCore,
+        server: transports.QueueServer,
+        security: "Security | None",
+        network: Network,
     ) -> None:
+        self._network = network
         self._core = core
         self._server = server
         self._security = security
-        self._sockets: dict[int, ZmqPlainSocket] = {}
+        self._sockets: dict[int, transports.PushSocket] = {}
         self._made = 0
         self._unbound = Rarely()
 
@@ -82,10 +84,8 @@ class PushSockets:
         else:
             at = transports.parse_endpoint(f"{self._server.endpoint}.{self._made}")
         try:
-            socket = ZmqPlainSocket(
-                "push", at, binds=True, context=zmq_context(), queue_messages=_QUEUE_FRAMES,
-                message_bytes_max=64 * 1024, curve=self._curve_of(self._core.user_of(worker_id)),
-            )  # fmt: skip
+            curve = self._curve_of(self._core.user_of(worker_id))
+            socket = self._network.push_socket(at, curve=curve)
         except transports.TransportError as error:
             if self._unbound.is_due():
                 _log.warning("no socket can be bound for a puller: %s", error)

@@ -202,7 +202,7 @@ class PusherPeer(Peer):
             settings.config, identity, state, journal, now_ns=now_ns, wall_ns=wall_ns
         )  # fmt: skip
         if settings.by_batch:
-            self._push_sockets = PushSockets(jobs.core, server, security)
+            self._push_sockets = PushSockets(jobs.core, server, security, self._network)
         return jobs
 
     # ------------------------------------------------------------------------------ for drivers

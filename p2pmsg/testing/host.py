@@ -17,7 +17,14 @@ from p2pmsg.testing.network import FaultyNetwork
 from recovery.log import LogConfig, MemoryStore
 from recovery.memory_store import MemoryStoreFile
 from recovery.store import Store
-from transports import MemoryReceiver, MemoryRecoveryClient, MemoryRecoveryServer, MemorySender
+from transports import (
+    MemoryPull,
+    MemoryPush,
+    MemoryReceiver,
+    MemoryRecoveryClient,
+    MemoryRecoveryServer,
+    MemorySender,
+)
 from transports.base import RECEIVE_BUFFER_BYTES
 
 WALL_NS = 1_700_000_000 * 10**9
@@ -25,6 +32,7 @@ WALL_NS = 1_700_000_000 * 10**9
 
 
 _JOBS_MAX: Final = 100_000
+_PULLED_FRAMES: Final = 1000
 _ODD: Final = re.compile(r"\W+")
 
 
@@ -215,6 +223,17 @@ class Host(Network):
     def queue_client(self, endpoint: transports.Endpoint, **_: Any) -> MemoryRecoveryClient:
         """Do as `Network.queue_client`."""
         return self.recovery_client(endpoint, queue_frames=_JOBS_MAX, keeps_all=True)
+
+    def push_socket(self, endpoint: transports.Endpoint, **_: Any) -> MemoryPush:
+        """Do as `Network.push_socket`."""
+        place, sockets = self._bound(endpoint), self._network.sockets
+        return self._kept(MemoryPush(place, network=sockets, queue_frames=_JOBS_MAX))
+
+    def pull_socket(self, endpoint: transports.Endpoint, **_: Any) -> MemoryPull:
+        """Do as `Network.pull_socket`."""
+        name, place, sockets = self._next_name(), place_of(endpoint), self._network.sockets
+        made = MemoryPull(place, network=sockets, queue_frames=_PULLED_FRAMES, name=name)
+        return self._kept(made, name)
 
     def busy_wait(self, *_: Any) -> transports.BusyWait:
         """Do as `Network.busy_wait`: it never looks, as no time passes meanwhile."""

@@ -205,7 +205,8 @@ def has_all_of_relay(subscriber: Receiver, line: int, place: Relay, *, hears: bo
     if core is None or relay is None or core.lines[line].relay != relay.id:
         return False
     met = () if source is None else source.peers.items()
-    if any(peer.joined and session not in relay.sessions for session, peer in met):
+    joined = {session for session, peer in met if peer.joined and not peer.gone}
+    if joined - relay.sessions.keys():  # of one that is gone it may have nothing to serve
         return False
     for session, served in relay.sessions.items():
         peer = core.peers.get(session)

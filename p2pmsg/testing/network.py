@@ -28,6 +28,7 @@ from transports import CurveKeys, MemoryNetwork
 from transports.memory import Link, MemoryClient
 
 MS = 1_000_000
+_NAMES = {kind.value: kind.name for kind in Kind}
 _NOBODY = "no file of known peers"
 _SEAL_HEADER_BYTES = 16
 _PORT_BYTES = 4
@@ -127,10 +128,10 @@ class FaultyNetwork:
 
     def note(self, what: str) -> None:
         """Put `what` into the trace."""
-        line = f"{self.clock.now_ns / MS:.6f} {what}"
-        self._hash.update(line.encode())
+        now_ns = self.clock.now_ns
+        self._hash.update(f"{now_ns} {what}".encode())
         if self._log is not None:
-            self._log(line)
+            self._log(f"{now_ns / MS:.6f} {what}")
 
     def part(self, publisher: str, subscriber: str, seconds: float) -> None:
         """Let nothing pass between two for a while."""
@@ -271,4 +272,4 @@ class FaultyNetwork:
 def kind_of(frame: bytes) -> str:
     """Return the name of a frame's kind."""
     at = frame.index(b"\0") + 4
-    return Kind(frame[at]).name
+    return _NAMES[frame[at]]

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from p2pmsg.checks import at_least, check_fields
 from p2pmsg.config import PublisherConfig, SubscriberConfig
+from p2pmsg.toolkit import at_least, check_fields
 
 
 def _small_frames() -> PublisherConfig:

@@ -18,8 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Self
 
-from p2pmsg.checks import checked
-from transports.endpoint import Endpoint, parse_endpoint
+from p2pmsg.toolkit import Endpoint, checked, parse_endpoint
 
 BUFFER_BYTES: Final = 4 * 1024 * 1024
 """How much each direction of a connection holds back at most; then its sender has to wait."""

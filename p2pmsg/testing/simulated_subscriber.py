@@ -7,15 +7,13 @@ from random import Random
 from typing import Any, Final, Protocol
 
 import transports
+from p2pmsg import Subscriber
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.driver.peer import Peer
 from p2pmsg.errors import LossReport
 from p2pmsg.message import MessageBatch
 from p2pmsg.peers.subscriber import Settings, SubscriberPeer
-from p2pmsg.peers.threads.subscriber import Subscriber
-from p2pmsg.start import parse_start
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.subscriber.typed import UNTYPED
 from p2pmsg.testing.network import FaultyNetwork
@@ -24,7 +22,7 @@ from p2pmsg.testing.simulated_cursor import SimulatedCursor
 from p2pmsg.testing.simulated_process import SimulatedDriver, SimulatedProcess
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_reader import SimulatedReader
-from p2pmsg.topics import matches
+from p2pmsg.toolkit import GapPolicy, matches, parse_start
 from recovery import Loss, Rewound
 from recovery.checks import to_ns
 from recovery.nack import GAPS_MAX

@@ -10,8 +10,8 @@ from datetime import datetime
 from random import SystemRandom
 from typing import Any, Final, Literal
 
-from p2pmsg.checks import at_least, checked
 from p2pmsg.config import OnGap, PublisherConfig, SubscriberConfig
+from p2pmsg.log import LogConfig
 from p2pmsg.message import T_co
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.typed import OnInvalid
@@ -31,8 +31,8 @@ from p2pmsg.testing.virtual_peers import (
     VirtualRelay,
     VirtualSubscriber,
 )
+from p2pmsg.toolkit import at_least, checked
 from recovery.checks import to_ns
-from recovery.log import LogConfig
 
 _DRAIN_S: Final = 60.0
 _QUEUE_FRAMES: Final = 1000

@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, NoReturn, Protocol, Self
 
+from p2pmsg import Publisher, Relay, Subscriber
 from p2pmsg.config import OnGap, SubscriberConfig
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.virtual import ENDLESS_NS
@@ -17,16 +18,13 @@ from p2pmsg.peers.loop.subscriber import Subscriber as LoopSubscriber
 from p2pmsg.peers.network import on
 from p2pmsg.peers.publisher import PublisherBase
 from p2pmsg.peers.subscriber import SubscriberBase
-from p2pmsg.peers.threads.publisher import Publisher
-from p2pmsg.peers.threads.relay import Relay
-from p2pmsg.peers.threads.subscriber import Subscriber
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.typed import OnInvalid
 from p2pmsg.testing.host import Host
 from p2pmsg.testing.network import FaultyNetwork
-from p2pmsg.topics import matches
+from p2pmsg.toolkit import matches
 
 ENDLESS_S: Final = ENDLESS_NS / 1e9
 """How long is waited, by the network's clock, where a real peer would wait without end."""

@@ -156,6 +156,49 @@ def test_an_app_runs_with_tasks_too_and_again_as_before_with_the_same_seed():
     assert runs[0] == runs[1] != runs[2]
 
 
+def test_an_apps_worker_takes_jobs_and_a_job_that_fails_comes_again_later():
+    network, app, done = VirtualNetwork(seed=1, lossy=0.02), p2pmsg.App(), []
+    with network.process():
+        pusher = p2pmsg.Pusher("tcp://jobs:5600")
+
+    @app.worker("tcp://jobs:5600", on_error=Retry(delay=5.0))
+    def on_job(number, event: Event):
+        if number == 3 and event.attempt == 1:
+            raise ValueError(number)
+        done.append((number, network.now))
+
+    with network.running(app):
+        for number in range(5):
+            pusher.push(number)
+        pusher.join(timeout=60.0)
+    assert sorted(number for number, _ in done) == [*range(5)]
+    assert dict(done)[3] > 5.0
+
+
+@pytest.mark.parametrize("acknowledge", ["each", "batch"])
+def test_jobs_of_a_killed_worker_are_done_by_another_one(acknowledge):
+    network = VirtualNetwork(seed=1)
+    with network.process():
+        pusher = p2pmsg.Pusher("tcp://jobs:5600", acknowledge=acknowledge)
+    for number in range(10):
+        pusher.push(number)
+    workers = [network.process(), network.process()]
+    with workers[0]:
+        p2pmsg.Puller("tcp://jobs:5600", acknowledge=acknowledge).receive(timeout=5.0)
+    workers[0].kill()
+    with workers[1]:
+        puller = p2pmsg.Puller("tcp://jobs:5600", acknowledge=acknowledge)
+    done = set()
+    while len(done) < 10:
+        job = puller.receive(timeout=120.0)
+        done.add(job.value)
+        if acknowledge == "each":
+            job.ack()
+    puller.commit()
+    pusher.join(timeout=60.0)
+    assert done == {*range(10)}
+
+
 def test_what_ends_an_app_is_raised_at_the_end_of_the_block():
     network = VirtualNetwork(seed=1)
     app = p2pmsg.App()
