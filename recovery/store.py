@@ -144,6 +144,8 @@ def open_store(
     name, kind = os.path.realpath(path), zlib.crc32(tables.encode()) >> 1
     require_folder(os.path.dirname(name))
     if not os.path.exists(name):
+        for end in ("-wal", "-journal", "-shm"):
+            Path(f"{name}{end}").unlink(missing_ok=True)  # of one that was deleted
         replace_file(name, _make(tables, kind), suffix=".new", mode=mode).close()
         sync_path(os.path.dirname(name))
     # It must not be opened here: closing it would end the locks that this process has on it.

@@ -120,11 +120,9 @@ class Commits:
 
     def commit_returned(self) -> Verb[None]:
         """Commit what was returned so far; for `commit="message"`, before each one."""
-        if self._closed:
+        if self._closed or not self.touched:
             return  # the caller gets a ClosedError
         positions = self._positions(in_hand=True)
-        if not positions:
-            return
         if self._fsync == "always":
             yield from self._write(positions, durable=True)
         else:  # into the page cache: it takes less than the change of a thread

@@ -81,6 +81,17 @@ def test_a_killed_process_loses_nothing(path, durable):
     assert content(path) == {"a": 999}
 
 
+def test_a_file_that_was_deleted_is_begun_again_without_its_journal(path):
+    def write(_):
+        open_store(path, TABLES).write((PUT, [("a", 1)]), durable=False)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    in_child(write)
+    assert path.with_name("a.store-wal").stat().st_size
+    path.unlink()
+    assert content(path) == {}
+
+
 def test_it_has_one_owner(path, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(path)
