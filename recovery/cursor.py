@@ -178,7 +178,8 @@ class CursorFile:
         was not joined, or was forgotten, is left out. Returns how many streams advanced.
         """
         rows: list[tuple[str, str, int]] = []
-        is_whole, grows = self._begin_write(), False
+        is_whole, grows = self._is_ahead and self._begin_write(), False
+        self._is_ahead = True  # until they are written
         sessions = self.cursor.sessions
         for session, topic, following in positions:
             known = sessions.get(session)
