@@ -7,9 +7,9 @@ The names here are what most programs need; `p2pmsg.aio` has those for asyncio. 
 subject: `p2pmsg.config`, `p2pmsg.errors`, `p2pmsg.stats`, `p2pmsg.message`, `p2pmsg.frames`,
 `p2pmsg.log`, `p2pmsg.queue`, `p2pmsg.requests`, `p2pmsg.relay`, `p2pmsg.reader`, `p2pmsg.bridge`,
 `p2pmsg.security`, `p2pmsg.moldudp64`, `p2pmsg.metrics`, `p2pmsg.statsd`, `p2pmsg.app`,
-`p2pmsg.http`, `p2pmsg.webhooks`, `p2pmsg.testing`, `p2pmsg.codec`, `p2pmsg.plain`; packages that
-build upon this one take `p2pmsg.toolkit`, as its own do. Each is imported when it is first used: a
-program pays for what it uses.
+`p2pmsg.http`, `p2pmsg.webhooks`, `p2pmsg.testing`, `p2pmsg.codec`, `p2pmsg.plain`,
+`p2pmsg.store`; packages that build upon this one take `p2pmsg.toolkit`, as its own do. Each is
+imported when it is first used: a program pays for what it uses.
 """
 
 from importlib import import_module
@@ -123,7 +123,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _SUBMODULES = {
     "aio", "app", "bridge", "codec", "config", "errors", "frames", "http", "log", "message",
     "metrics", "moldudp64", "plain", "queue", "reader", "relay", "requests", "security", "stats",
-    "statsd", "testing", "toolkit", "webhooks",
+    "statsd", "store", "testing", "toolkit", "webhooks",
 }  # fmt: skip
 
 

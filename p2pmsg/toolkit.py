@@ -38,6 +38,7 @@ from p2pmsg.driver.section import Section
 from p2pmsg.driver.stop_signals import StopSignals
 from p2pmsg.json_text import BASE64_MARK, json_value, time_text, to_json
 from p2pmsg.peers.network import here
+from p2pmsg.peers.serving import check_count
 from p2pmsg.peers.settings import check_endpoints, check_name, check_topics, parse_endpoint
 from p2pmsg.publisher.batch import check_message
 from p2pmsg.start import Start, parse_start
@@ -48,6 +49,7 @@ from p2pmsg.trouble import Rarely, Trouble
 from transports.endpoint import Endpoint
 from transports.hiding import hiding
 from transports.own_log import own_log
+from transports.udp import raise_receive_buffer
 
 __all__ = [
     "BASE64_MARK",
@@ -62,6 +64,7 @@ __all__ = [
     "Trouble",
     "at_least",
     "check",
+    "check_count",
     "check_endpoints",
     "check_fields",
     "check_message",
@@ -85,6 +88,7 @@ __all__ = [
     "own_log",
     "parse_endpoint",
     "parse_start",
+    "raise_receive_buffer",
     "shown",
     "time_text",
     "time_to_wait",

@@ -620,6 +620,11 @@ def raise_buffer(made: socket.socket, option: int, force: int | None, wanted_byt
     return made.getsockopt(socket.SOL_SOCKET, option)
 
 
+def raise_receive_buffer(made: socket.socket, wanted_bytes: int) -> int:
+    """Make a socket's receive buffer as large as may be; see `raise_buffer`."""
+    return raise_buffer(made, socket.SO_RCVBUF, SO_RCVBUFFORCE, wanted_bytes)
+
+
 def _datagram_bytes(place: _Place) -> int:
     """Return how large a datagram to `place` may be, headers aside, to go in one packet."""
     is_ipv4, mtu = place.family == socket.AF_INET, _MTU_MAX

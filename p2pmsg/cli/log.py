@@ -14,8 +14,8 @@ from p2pmsg.cli import text
 from p2pmsg.cli.arguments import COUNT, JSON, byte_count, is_terminal, moment
 from p2pmsg.cli.command import UsageError, command, note, one_line, option
 from p2pmsg.cli.log_access import DIRECTORY, PART, Reading, as_rate, open_log
-from p2pmsg.queue.journal import repair as queue_repair
-from p2pmsg.queue.journal.reading import segments
+from p2pmsg.queue import repair as repair_queue
+from p2pmsg.queue import segments
 from p2pmsg.toolkit import to_json
 
 _TITLES = (
@@ -197,7 +197,7 @@ def repair(arguments: argparse.Namespace) -> int:
 
 
 def _repair_queue(directory: str) -> list[str]:
-    unkept = queue_repair.repair(directory)
+    unkept = repair_queue(directory)
     places = [f"{path}:{at}: {size} bytes" for path, at, size in unkept.places]
     return [*places, *(f"jobs [{start}, {stop}) are gone" for start, stop in unkept.jobs)]
 

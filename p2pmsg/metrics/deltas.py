@@ -5,9 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from p2pmsg.errors import MessageError, MessageTooLargeError
-from p2pmsg.statsd.metric import split_key
-from p2pmsg.statsd.numbers import number_text
-from p2pmsg.statsd.totals import VERSION
+from p2pmsg.statsd import DELTAS_VERSION, number_text, split_key
 
 INTEGER_MAX = 2**63 - 1
 """Largest integer of one message; larger sums are sent in several."""
@@ -156,7 +154,7 @@ class Deltas:
 
     def message(self) -> dict[str, Any]:
         """Return the message for collectors."""
-        body: dict[str, Any] = {"v": VERSION}
+        body: dict[str, Any] = {"v": DELTAS_VERSION}
         if self.counters:
             body["c"] = self.counters
         if self.gauges:

@@ -15,11 +15,10 @@ from p2pmsg.metrics.gathering import Change, Gathering
 from p2pmsg.metrics.sinks import Plain, Reliable
 from p2pmsg.peers.opening import Settings
 from p2pmsg.peers.publisher import PublisherPeer
-from p2pmsg.statsd.metric import make_key
+from p2pmsg.statsd import make_key
 from p2pmsg.toolkit import INHERITED, check_process, checked, shown
 from p2pmsg.toolkit import check_name as check_publisher
 from p2pmsg.toolkit import own_log as _log
-from recovery.checks import to_ns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +31,7 @@ _RELIABLE: Final = ("tcp", "ipc", "inproc")
 _ADD_UP_AT: Final = 1_000
 """Calls that are added up together: their changes wait in a queue until then, or until a flush."""
 _KEYS_MAX: Final = 10_000
+_LONGEST_S: Final = 1e9
 
 
 class MetricsPeer(Peer):
@@ -54,7 +54,7 @@ class MetricsPeer(Peer):
         self.unusable: str | None = None
         self.missing = 0
         self._timeout_s = 0.0
-        self._interval_ns = to_ns(interval_s) or 2**62
+        self._interval_ns = round(min(interval_s, _LONGEST_S) * 1e9) or 2**62
         self._due_ns = self.now_ns() + self._interval_ns
 
     def turn(self, now_ns: int) -> None:

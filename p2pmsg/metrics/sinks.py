@@ -9,8 +9,7 @@ from p2pmsg.driver.verbs import Verb
 from p2pmsg.errors import ConfigError
 from p2pmsg.metrics.deltas import BYTES_MAX, Deltas
 from p2pmsg.peers.publisher import PublisherPeer
-from p2pmsg.statsd.listen import ListenEndpoint, parse_listen
-from p2pmsg.statsd.totals import TOPIC
+from p2pmsg.statsd import DELTAS_TOPIC, ListenEndpoint, parse_listen
 
 _PACKET_BYTES = 1432
 """What fits into one Ethernet frame, as statsd's documentation advises."""
@@ -38,12 +37,12 @@ class Reliable:
     def send(self, deltas: Deltas, *, bounded: bool) -> None:
         """Publish them; with `bounded` they are refused where too much waits to be sent."""
         message = deltas.message()
-        self.publisher.publish(TOPIC, message, None, None, None, bounded=bounded)
+        self.publisher.publish(DELTAS_TOPIC, message, None, None, None, bounded=bounded)
         self.publisher.flush()
 
     def following(self) -> int:
         """Return the next sequence."""
-        return self.publisher.core.accepted(TOPIC)
+        return self.publisher.core.accepted(DELTAS_TOPIC)
 
     def holds_up(self) -> bool:
         """Whether a call that may wait is to do so in `leave`."""
@@ -65,18 +64,18 @@ class Reliable:
         """Return how many deltas no collector has, and why, after so many seconds of waiting."""
         requests, following = self.publisher.core.requests, self.following()
         # What the replay buffer no longer had when collectors asked for it.
-        lost = requests.unreached.get(TOPIC)
+        lost = requests.unreached.get(DELTAS_TOPIC)
         gone = 0 if lost is None else sum(b - a for a, b in lost.overlap(self._first, following))
         if self._is_acknowledged():
             return gone, "evicted before a collector had them"
         why = "confirmed by no collector" if requests.subscribers else "no collector was there"
-        unacknowledged = following - max(self._first, requests.acknowledged.get(TOPIC, 0))
+        unacknowledged = following - max(self._first, requests.acknowledged.get(DELTAS_TOPIC, 0))
         return gone + unacknowledged, f"{why} within {timeout_s:g} s"
 
     def _is_acknowledged(self) -> bool:
         """Whether a collector has everything, or none says what it has."""
         requests, following = self.publisher.core.requests, self.following()
-        has_all = requests.acknowledged.get(TOPIC, 0) >= following
+        has_all = requests.acknowledged.get(DELTAS_TOPIC, 0) >= following
         return following <= self._first or bool(requests.settlers) or has_all
 
     def _is_through(self) -> bool:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from p2pmsg.peers.threads.pusher import Pusher as Pusher
     from p2pmsg.queue.admin import LiveBox as LiveBox
     from p2pmsg.queue.admin import LogBox as LogBox
+    from p2pmsg.queue.journal.reading import segments as segments
+    from p2pmsg.queue.journal.repair import repair as repair
 
 __all__ = [
     "FRAME_BYTES_MAX",
@@ -32,6 +34,8 @@ __all__ = [
     "WorkerStats",
     "acknowledge",
     "reason_of",
+    "repair",
+    "segments",
 ]
 
 _HOMES = {
@@ -39,6 +43,8 @@ _HOMES = {
     "LogBox": "p2pmsg.queue.admin",
     "Puller": "p2pmsg.peers.threads.puller",
     "Pusher": "p2pmsg.peers.threads.pusher",
+    "repair": "p2pmsg.queue.journal.repair",
+    "segments": "p2pmsg.queue.journal.reading",
 }
 
 

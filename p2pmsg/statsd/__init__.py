@@ -9,8 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 from p2pmsg.errors import MissingExtraError
 from p2pmsg.statsd.dialect import DIALECTS, TAG_STYLES, Dialect
-from p2pmsg.statsd.metric import BadLine, Event, Kind, Metric, ServiceCheck
+from p2pmsg.statsd.listen import ListenEndpoint, parse_listen
+from p2pmsg.statsd.metric import (
+    BadLine,
+    Event,
+    Kind,
+    Metric,
+    ServiceCheck,
+    make_key,
+    split_key,
+)
+from p2pmsg.statsd.numbers import number_text
 from p2pmsg.statsd.parser import parse_line
+from p2pmsg.statsd.totals import (
+    DELTAS_TOPIC,
+    DELTAS_VERSION,
+    ExactTotals,
+    LostDeltas,
+    UnfinishedClient,
+)
 
 if TYPE_CHECKING:
     from p2pmsg.statsd.collector import Collector, CollectorStats
@@ -24,6 +41,8 @@ if TYPE_CHECKING:
     from p2pmsg.statsd.values import read_sketch
 
 __all__ = [
+    "DELTAS_TOPIC",
+    "DELTAS_VERSION",
     "DIALECTS",
     "TAG_STYLES",
     "AggregateConfig",
@@ -33,9 +52,12 @@ __all__ = [
     "ConsoleOutput",
     "Dialect",
     "Event",
+    "ExactTotals",
     "GraphiteNames",
     "GraphiteOutput",
     "Kind",
+    "ListenEndpoint",
+    "LostDeltas",
     "Metric",
     "Output",
     "PrometheusOutput",
@@ -43,8 +65,13 @@ __all__ = [
     "ServiceCheck",
     "Snapshot",
     "StreamOutput",
+    "UnfinishedClient",
+    "make_key",
+    "number_text",
     "parse_line",
+    "parse_listen",
     "read_sketch",
+    "split_key",
 ]
 
 _LATER = {

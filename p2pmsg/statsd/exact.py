@@ -7,17 +7,21 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg import Subscriber, control, wire
-from p2pmsg.errors import AuthenticationError, ConfigError, LossReport
+from p2pmsg.errors import (
+    AuthenticationError,
+    ConfigError,
+    LogFormatError,
+    LogInUseError,
+    LossReport,
+)
 from p2pmsg.message import MessageBatch
 from p2pmsg.statsd.aggregate import Aggregator
-from p2pmsg.statsd.totals import HERE, NOT_JOINED, TOPIC, VANISHED, ExactTotals
+from p2pmsg.statsd.totals import DELTAS_TOPIC, HERE, NOT_JOINED, VANISHED, ExactTotals
+from p2pmsg.store import open_store
 from p2pmsg.subscriber.sessions import Session
 from p2pmsg.toolkit import Rarely, Section, Trouble
 from p2pmsg.toolkit import own_log as _log
 from p2pmsg.wire import Kind
-from recovery import RecoveryError
-from recovery.errors import StoreInUseError
-from recovery.store import open_store
 
 if TYPE_CHECKING:
     from p2pmsg.security import Security
@@ -51,10 +55,10 @@ class StateFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
         try:
-            self._store = open_store(path, _TABLES, mode=0o600)
-        except StoreInUseError as error:
+            self._store = open_store(path, _TABLES)
+        except LogInUseError as error:
             raise ConfigError("state", "a file that no other collector has", self._path) from error
-        except RecoveryError as error:
+        except LogFormatError as error:
             raise ConfigError("state", f"a state file ({error})", self._path) from error
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ConfigError("state", "a file in a folder that is there", self._path) from error
@@ -167,8 +171,8 @@ class ExactReceiver:
         # From the earliest: what was counted before is skipped by its sequence, and what was sent
         # while no collector ran is still in the clients' replay buffers.
         self._subscriber = DeltaSubscriber(
-            self._is_drained, endpoints, topics=[TOPIC], start="earliest", on_gap=self._on_lost,
-            name="statsd", security=security,
+            self._is_drained, endpoints, topics=[DELTAS_TOPIC], start="earliest",
+            on_gap=self._on_lost, name="statsd", security=security,
         )  # fmt: skip
         self._receiver = threading.Thread(target=self._run, name="statsd-exact", daemon=True)
         self._receiver.start()
@@ -245,7 +249,7 @@ class ExactReceiver:
     def _note(self, peer: Session, known: dict[int, tuple[str, str]]) -> bool:
         """Note a client's status; True where that is new."""
         session, totals = peer.session, self.totals
-        stream = peer.streams.get(TOPIC)
+        stream = peer.streams.get(DELTAS_TOPIC)
         if stream is not None and stream.receiver.started:
             # What the client's buffer no longer held at the join never comes.
             start = totals.next_sequence(session)
@@ -309,7 +313,7 @@ class ExactReceiver:
         """Return what says to a client that what is below `following` is counted, or lost."""
         lost = self._lost_of(peer.session, following)
         return wire.control_frame(
-            Kind.SETTLED, peer.session, control.Settled(TOPIC, following, lost)
+            Kind.SETTLED, peer.session, control.Settled(DELTAS_TOPIC, following, lost)
         )
 
     def _lost_of(self, session: int, following: int) -> list[control.Range]:
@@ -362,5 +366,5 @@ class ExactReceiver:
 
 
 def _head(peer: Session) -> int:
-    stream = peer.streams.get(TOPIC)
+    stream = peer.streams.get(DELTAS_TOPIC)
     return 0 if stream is None else stream.receiver.head

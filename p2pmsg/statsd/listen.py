@@ -10,15 +10,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from p2pmsg.errors import BindError, ConfigError
-from transports.platform import SO_MEMINFO, SO_RCVBUFFORCE
-from transports.udp import raise_buffer
+from p2pmsg.toolkit import raise_receive_buffer
 
 SCHEMES = ("udp", "tcp", "unixgram", "unix", "unixstream")
 _UNIX = ("unixgram", "unix", "unixstream")
 _LIMIT = "udp://HOST:PORT, tcp://HOST:PORT, unixgram:///PATH, unix:///PATH or unixstream:///PATH"
 _BACKLOG = 128
+_SO_MEMINFO = 55
 _DROPS = 8
-"""The place of the drops among the numbers of SO_MEMINFO; sock_diag(7)."""
+"""The place of the drops among the numbers of that option; sock_diag(7)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def open_socket(
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if reuse_port and not endpoint.path:
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            raise_buffer(made, socket.SO_RCVBUF, SO_RCVBUFFORCE, receive_buffer_bytes)
+            raise_receive_buffer(made, receive_buffer_bytes)
             try:
                 made.bind(address)
             except OSError as error:
@@ -120,5 +120,5 @@ def _is_abandoned(path: str, kind: int) -> bool:
 
 def kernel_drops(sockets: list[socket.socket]) -> int:
     """Return how many datagrams the kernel dropped because a buffer was full."""
-    found = (made.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, 4 * _DROPS + 4) for made in sockets)
+    found = (made.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 4 * _DROPS + 4) for made in sockets)
     return sum(struct.unpack_from("=I", counters, 4 * _DROPS)[0] for counters in found)

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from recovery.platform import libc_function
-
 _SLOTS = 64
 _SLOT_BYTES = 65_536
 _STRIDE_BYTES = _SLOT_BYTES + 1_088
@@ -44,9 +42,11 @@ class _MMsgHdr(ctypes.Structure):
     _fields_ = (("header", _MsgHdr), ("length", ctypes.c_uint32))
 
 
-_recvmmsg: Any = libc_function("recvmmsg")
-if _recvmmsg is None:
-    raise ImportError("StatsD lines are read by recvmmsg, which this system does not have")
+try:
+    _recvmmsg: Any = ctypes.CDLL(None, use_errno=True).recvmmsg
+except (OSError, AttributeError) as missing:
+    what = "StatsD lines are read by recvmmsg, which this system does not have"
+    raise ImportError(what) from missing
 _recvmmsg.argtypes = (
     ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p,
 )  # fmt: skip

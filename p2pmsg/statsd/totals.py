@@ -17,8 +17,8 @@ from typing import Any
 from p2pmsg.statsd.metric import STATISTICS, Kind, Metric, split_key
 from p2pmsg.toolkit import checked
 
-TOPIC = "metrics.deltas"
-VERSION = 1
+DELTAS_TOPIC = "metrics.deltas"
+DELTAS_VERSION = 1
 """Of the format of deltas, as `p2pmsg.metrics` writes them."""
 SESSIONS_MAX = 65_536
 """Sessions remembered; beyond it those that were silent longest are forgotten."""
@@ -278,7 +278,7 @@ class ExactTotals:
 
 def _read(value: Any) -> tuple[list[_Delta], int]:
     """Return the changes of a message, and how many of its entries are malformed."""
-    if value["v"] != VERSION:
+    if value["v"] != DELTAS_VERSION:
         raise ValueError("another version")
     found: list[_Delta] = []
     malformed = 0

@@ -9,15 +9,11 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from io import FileIO
 from pathlib import Path
 from typing import Final, Literal
 
 from p2pmsg import codec
-from p2pmsg.errors import LogFormatError, LogInUseError
-from recovery import RecoveryError
-from recovery.durable import holder_of, lock_file, make_folder, unlock_file
-from recovery.store import Row, open_store
+from p2pmsg.store import Row, Store, make_folder, open_store
 
 CURSOR: Final = "cursor"
 _LETTERS: Final = "letters"
@@ -95,27 +91,19 @@ class Letters:
         make_folder(self.folder)
         with suppress(PermissionError):
             os.chmod(self.folder, 0o700)
-        self._lock: FileIO | None = None
-        place = self.folder / _LETTERS
-        try:
-            self._store = open_store(place, _TABLES, shared=True, mode=0o600)
-        except RecoveryError as error:
-            raise LogFormatError(str(place), 0, f"{place}: {error}") from error
+        self._lock: Store | None = None
+        self._store = open_store(self.folder / _LETTERS, _TABLES, shared=True)
 
     def lock(self) -> None:
         """Be the endpoint's only sender; `LogInUseError` where there is another one."""
-        place = self.folder / _LOCK
-        try:
-            self._lock = lock_file(place)
-        except BlockingIOError as error:
-            pid = holder_of(place)
-            raise LogInUseError(str(self.folder), "the folder", _OTHER_SENDER, pid) from error
+        lock = self.folder / _LOCK
+        self._lock = open_store(lock, "CREATE TABLE sender (x);", used_by=_OTHER_SENDER)
 
     def close(self) -> None:
         """Close the file."""
         self._store.close()
         if self._lock is not None:
-            unlock_file(self._lock)
+            self._lock.close()
 
     def all(self, why: Why, limit: int = -1) -> list[Letter]:
         """Return those that are there for a reason, in their order; -1: as many as there are."""

@@ -6,12 +6,10 @@ import time
 from pathlib import Path
 from typing import Final
 
-from p2pmsg.errors import LogFailedError, LogFormatError, LogInUseError
+from p2pmsg.errors import LogFailedError, P2PError
+from p2pmsg.store import Store, open_store
 from p2pmsg.toolkit import Rarely, Trouble
 from p2pmsg.toolkit import own_log as _log
-from recovery import RecoveryError
-from recovery.errors import StoreInUseError
-from recovery.store import Store, open_store
 
 KEEP_S: Final = 80 * 3600
 """How long an id is kept: longer than the 75 hours of Standard Webhooks' schedule."""
@@ -63,12 +61,10 @@ class SeenIds:
 
     def _open(self, path: str, now: int) -> None:
         try:
-            self._store = open_store(path, _TABLES, mode=0o600)
+            self._store = open_store(path, _TABLES, used_by=_OTHER_RECEIVER)
             self._ids.update(self._store.rows("SELECT digest, taken FROM ids ORDER BY rowid"))
-        except StoreInUseError as error:
-            raise LogInUseError(path, "the file", _OTHER_RECEIVER) from error
-        except RecoveryError as error:
-            raise LogFormatError(path, 0, f"{path}: {error}") from error
+        except P2PError:
+            raise
         except OSError as error:
             reason = f"seen: the file {path} cannot be used: {error.strerror}"
             raise LogFailedError(reason, error.errno) from error
