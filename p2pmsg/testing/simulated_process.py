@@ -1,10 +1,10 @@
-"""What the simulated publishers and subscribers have in common: a peer that lives and dies."""
+"""What simulated publishers, relays and subscribers have in common: a peer that lives and dies."""
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from p2pmsg.driver.peer import Peer
-from p2pmsg.driver.virtual import VirtualDriver
+from p2pmsg.driver.virtual import EventDriver, VirtualDriver
 from p2pmsg.testing.host import Host
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import History
@@ -34,6 +34,36 @@ class SimulatedDriver(VirtualDriver):
             self._on_turn()
 
 
+class SimulatedHost(Host):
+    """The host of one peer, whose application sees each of its turns.
+
+    Args:
+        network: as `Host`.
+        name: as `Host`.
+        on_turn: called after each turn.
+
+    Attributes:
+        driver: of the peer; None while it is dead.
+
+    """
+
+    driver: SimulatedDriver | None = None
+
+    def __init__(self, network: FaultyNetwork, name: str, on_turn: Callable[[], object]) -> None:
+        super().__init__(network, name)
+        self._on_turn = on_turn
+
+    def thread_driver(self, peer: Peer) -> SimulatedDriver:
+        """Do as `Machine.thread_driver`."""
+        self.driver = self.drive(SimulatedDriver(peer, self._network, self._on_turn))
+        return self.driver
+
+    def kill(self) -> list[EventDriver]:
+        """Do as `Host.kill`."""
+        self.driver = None
+        return super().kill()
+
+
 class SimulatedProcess(Generic[P]):
     """A process, through all its incarnations.
 
@@ -44,23 +74,23 @@ class SimulatedProcess(Generic[P]):
 
     Attributes:
         name: of the process.
-        host: its sockets, clock, chance and disk.
-        peer: the real one, or None while it is dead.
-        crashes: how often it died.
+        host: its sockets, clock, chance and disk, and its peer.
         is_gone: whether it ended and will not return.
 
     """
 
-    peer: P | None
-    _driver: SimulatedDriver
-
     def __init__(self, name: str, network: FaultyNetwork, history: History) -> None:
         self.name = name
-        self.host = Host(network, name)
-        self.peer = None
+        self.host = SimulatedHost(network, name, self._on_turn)
         self.is_gone = False
         self._network = network
         self._history = history
+
+    @property
+    def peer(self) -> P | None:
+        """The real one, or None while it is dead."""
+        driver: Any = self.host.driver
+        return None if driver is None else driver.peer
 
     @property
     def crashes(self) -> int:
@@ -74,20 +104,13 @@ class SimulatedProcess(Generic[P]):
 
     def crash(self) -> None:
         """Crash; what was on its way is lost."""
-        if self.peer is not None:
-            self.peer = None
+        if self.host.driver is not None:
             self.host.kill()
 
     def pump(self) -> None:
         """Have a turn taken now."""
-        if self.peer is not None:
-            self._driver.arrived()
-
-    def _drive(self, peer: P) -> SimulatedDriver:
-        """Give a new incarnation's peer its driver, to be started."""
-        self.peer = peer
-        self._driver = self.host.drive(SimulatedDriver(peer, self._network, self._on_turn))
-        return self._driver
+        if self.host.driver is not None:
+            self.host.driver.arrived()
 
     def _on_turn(self) -> None:
         """Look at the peer after one of its turns."""

@@ -1,43 +1,23 @@
 """A publisher in the simulator: the real peer, and an application that publishes at random."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from p2pmsg import Publisher
 from p2pmsg.config import PublisherConfig
-from p2pmsg.driver.peer import Peer
 from p2pmsg.errors import SendQueueFullError
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.peers.network import on
-from p2pmsg.peers.publisher import PublisherBase, PublisherPeer
+from p2pmsg.peers.publisher import PublisherPeer
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.testing.host import Host
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import Accepted, History
-from p2pmsg.testing.simulated_process import SimulatedDriver, SimulatedProcess
+from p2pmsg.testing.simulated_process import SimulatedProcess
 from recovery.log import LogConfig, MemoryStore
 
 LOG_SEGMENT_BYTES: Final = 64 * 1024
 _CLOSE_S: Final = 60.0
-
-
-class _Face(PublisherBase):
-    """What an application publishes by, through all incarnations."""
-
-    def __init__(self, host: Host, endpoint: str, **options: Any) -> None:
-        with on(host):
-            super().__init__(endpoint, **options)
-
-    def _open(self, make: Callable[[], Peer]) -> None:
-        self._make = make
-
-    def begin(self, drive: Callable[[Any], SimulatedDriver]) -> None:
-        """Begin an incarnation; `drive` gives its peer a driver."""
-        peer: Any = self._make()
-        self._peer, self._driver = peer, drive(peer)
-        self._on_open()
-        self._driver.start()
 
 
 class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
@@ -71,15 +51,13 @@ class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
         log = None
         if options.log:
             log = LogConfig("log", segment_bytes=LOG_SEGMENT_BYTES, fsync=options.fsync)
-        self._face = _Face(
-            self.host,
-            self.endpoint,
-            name=name,
-            log=log,
-            config=self._config,
-            security=network.security,
-            recovery_endpoint=f"memory://{name}.recovery",
-        )
+        self._options: dict[str, Any] = {
+            "name": name,
+            "log": log,
+            "config": self._config,
+            "security": network.security,
+            "recovery_endpoint": f"memory://{name}.recovery",
+        }
         self.start()
         self._publish_later()
 
@@ -142,7 +120,8 @@ class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
         """Start, as a new session or in that of its log."""
         if self.peer is not None or self.is_gone:
             return
-        self._face.begin(self._drive)
+        with on(self.host):
+            self._face = Publisher(self.endpoint, **self._options)
         assert self.peer is not None
         core = self.peer.core
         self._recovery = self.peer.server.endpoint
@@ -214,10 +193,10 @@ class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
     def close(self) -> None:
         """Begin to close: flush, and wait for the subscribers; `is_complete` says when."""
         self._publishing = False
-        if self.peer is not None:
+        if self.peer is not None and self.host.driver is not None:
             self._network.note(f"{self.name} closes")
-            self._driver.begin(self.peer.close(_CLOSE_S, is_through=bool))
-            self._driver.wake()
+            self.host.driver.begin(self.peer.close(_CLOSE_S, is_through=bool))
+            self.host.driver.wake()
 
     @property
     def is_complete(self) -> bool:

@@ -3,10 +3,11 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
-import transports
-from p2pmsg.peers.relay import RelayPeer, Settings
+from p2pmsg import Relay
+from p2pmsg.peers.network import on
+from p2pmsg.peers.relay import RelayPeer
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.sessions import Session
@@ -54,18 +55,14 @@ class SimulatedRelay(SimulatedProcess[RelayPeer]):
         self.disk: MemoryStore | None = self.host.disk if log else None
         self.sources = list(upstreams)
         config = network.options.subscriber
-        self._settings = Settings(
-            name,
-            [transports.parse_endpoint(one.endpoint) for one in self.sources],
-            [],
-            self.endpoint,
-            None,
-            network.options.publisher,
-            # It gives up a gap before its subscribers do, as `Relay` does; see `REPAIR_TIMEOUT_S`.
-            replace(config, repair_timeout=config.repair_timeout / 2),
-            LogConfig("log", segment_bytes=LOG_SEGMENT_BYTES) if log else None,
-            network.security,
-        )
+        self._options: dict[str, Any] = {
+            "name": name,
+            "config": network.options.publisher,
+            # It gives up a gap before its subscribers do, as `Relay` does by default.
+            "intake": replace(config, repair_timeout=config.repair_timeout / 2),
+            "log": LogConfig("log", segment_bytes=LOG_SEGMENT_BYTES) if log else None,
+            "security": network.security,
+        }
         self.revive()
 
     @property
@@ -109,7 +106,8 @@ class SimulatedRelay(SimulatedProcess[RelayPeer]):
         """Start, with what its log has."""
         if self.peer is None and not self.is_gone:
             self._network.note(f"{self.name} starts")
-            self._drive(RelayPeer(self._settings, self.host)).start()
+            with on(self.host):
+                Relay([one.endpoint for one in self.sources], self.endpoint, **self._options)
 
     def crash(self) -> None:
         """Crash; what it has in memory is gone."""

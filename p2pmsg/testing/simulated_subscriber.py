@@ -159,7 +159,7 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
             network.security, None,
         )  # fmt: skip
         peer = SubscriberPeer(settings, self.host)
-        driver = self._drive(peer)
+        driver = self.host.thread_driver(peer)
         face = _Face(peer, driver)
         self._face = face
         if cursor is not None:
@@ -207,8 +207,8 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
         """Let the whole process do nothing for a while."""
         until_ns = self._network.clock.now_ns + to_ns(seconds)
         self._frozen_until_ns = max(self._frozen_until_ns, until_ns)
-        if self.peer is not None:
-            self._driver.freeze(self._frozen_until_ns)
+        if self.host.driver is not None:
+            self.host.driver.freeze(self._frozen_until_ns)
         self._network.at(self._frozen_until_ns, self._read)
 
     @property
@@ -220,8 +220,8 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
         """Read as fast as frames come, from now on."""
         self._hurried = True
         self._stopped_until_ns = self._frozen_until_ns = 0
-        if self.peer is not None:
-            self._driver.thaw()
+        if self.host.driver is not None:
+            self.host.driver.thaw()
         self.pump()
         self._read()
 
@@ -254,14 +254,14 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
 
     def _wait(self) -> None:
         """Wait for messages, as a thread does in `receive`; or look for them a little later."""
-        if self.peer is None or self._is_waiting:
+        peer, driver = self.peer, self.host.driver
+        if peer is None or driver is None or self._is_waiting:
             return
         self._is_waiting = True
         if self.reader.waits():
-            fill = self.peer.fill(None, None, self.reader.count_max())
-            self._driver.begin(fill, self._filled)
+            driver.begin(peer.fill(None, None, self.reader.count_max()), self._filled)
         else:
-            self._network.after(_LOOK_AGAIN_S, self._look, self.peer)
+            self._network.after(_LOOK_AGAIN_S, self._look, peer)
 
     def _filled(self, report: Callable[[], object] | None) -> None:
         if report is not None:

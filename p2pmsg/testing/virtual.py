@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from random import SystemRandom
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from p2pmsg.config import OnGap, PublisherConfig, SubscriberConfig
 from p2pmsg.log import LogConfig
@@ -40,6 +40,7 @@ _SEED_MAX: Final = 2**32
 _LOG: Final = LogConfig("log", segment_bytes=64 * 1024)
 AnyPublisher = VirtualPublisher | VirtualAioPublisher
 AnySubscriber = VirtualSubscriber[Any] | VirtualAioSubscriber[Any]
+S = TypeVar("S", bound=AnySubscriber)
 
 
 class VirtualNetwork:
@@ -218,22 +219,10 @@ class VirtualNetwork:
             CursorError: another subscriber has the cursor.
 
         """
-        made = VirtualSubscriber[T_co](
-            self,
-            f"s{len(self.subscribers)}",
-            self._listed(publishers),
-            topics=topics,
-            start=start,
-            on_gap=on_gap,
-            cursor=cursor,
-            commit=commit,
-            type=type,
-            types=types,
-            on_invalid=on_invalid,
-            config=config or self._options.subscriber,
-        )
-        self.subscribers.append(made)
-        return made
+        return self._add_subscriber(
+            VirtualSubscriber[T_co], publishers, config, topics=topics, start=start, on_gap=on_gap,
+            cursor=cursor, commit=commit, type=type, types=types, on_invalid=on_invalid,
+        )  # fmt: skip
 
     def aio_subscriber(
         self,
@@ -272,20 +261,21 @@ class VirtualNetwork:
             CursorError: another subscriber has the cursor.
 
         """
-        made = VirtualAioSubscriber[T_co](
-            self,
-            f"s{len(self.subscribers)}",
-            self._listed(publishers),
-            topics=topics,
-            start=start,
-            on_gap=on_gap,
-            cursor=cursor,
-            commit=commit,
-            type=type,
-            types=types,
+        return self._add_subscriber(
+            VirtualAioSubscriber[T_co], publishers, config, topics=topics, start=start,
+            on_gap=on_gap, cursor=cursor, commit=commit, type=type, types=types,
             on_invalid=on_invalid,
-            config=config or self._options.subscriber,
-        )
+        )  # fmt: skip
+
+    def _add_subscriber(
+        self,
+        kind: Callable[..., S],
+        publishers: Upstream | Sequence[Upstream] | None,
+        config: SubscriberConfig | None,
+        **options: Any,
+    ) -> S:
+        name, sources = f"s{len(self.subscribers)}", self._listed(publishers)
+        made = kind(self, name, sources, config=config or self._options.subscriber, **options)
         self.subscribers.append(made)
         return made
 

@@ -1,14 +1,11 @@
 """The real peers on a network in memory: they live on hosts of it, die, and come back."""
 
-import builtins
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
 from functools import partial
-from typing import Any, Final, Literal, NoReturn, Protocol, Self
+from typing import Any, Final, NoReturn, Protocol, Self
 
 from p2pmsg import Publisher, Relay, Subscriber
-from p2pmsg.config import OnGap, SubscriberConfig
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.virtual import ENDLESS_NS
 from p2pmsg.errors import ClosedError
@@ -21,7 +18,6 @@ from p2pmsg.peers.subscriber import SubscriberBase
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.typed import OnInvalid
 from p2pmsg.testing.host import Host
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.toolkit import matches
@@ -280,32 +276,12 @@ class SubscriberProcess(Process, SubscriberBase[T_co]):
         sources: "Sequence[Upstream]",
         *,
         topics: str | Sequence[str] = (),
-        start: str | int | datetime = "latest",
-        on_gap: OnGap = "wait",
-        cursor: str | None = None,
-        commit: Literal["explicit", "message"] = "explicit",
-        type: builtins.type[T_co] | None = None,  # noqa: A002  # as `p2pmsg.Subscriber` has it
-        types: Mapping[str, Any] | None = None,
-        on_invalid: OnInvalid = "raise",
-        config: SubscriberConfig | None = None,
+        **options: Any,
     ) -> None:
         self.sources = list(sources)
         self.topics = [topics] if isinstance(topics, str) else list(topics)
-        self._live_on(
-            world,
-            name,
-            [one.endpoint for one in self.sources],
-            name=name,
-            topics=self.topics or None,
-            start=start,
-            on_gap=on_gap,
-            cursor=cursor,
-            commit=commit,
-            type=type,
-            types=types,
-            on_invalid=on_invalid,
-            config=config,
-        )
+        endpoints = [one.endpoint for one in self.sources]
+        self._live_on(world, name, endpoints, name=name, topics=self.topics or None, **options)
 
     @property
     def core(self) -> SubscriberCore | None:
