@@ -1,6 +1,5 @@
 """Jobs on their way into the queue: packed into one buffer while they follow one another."""
 
-from array import array
 from typing import Final
 
 from p2pmsg.queue.config import FRAME_BYTES, FRAME_JOBS, LINGER_NS, PusherConfig
@@ -66,8 +65,7 @@ class PushBatch:
         within = len(ends) * LINGER_NS // age_ns
         self._pace = max(self._jobs_min, self._pace // 2, min(within, 2 * self._pace))
         # It is there before it is no more here, so that no exception in between loses it.
-        packed = array("I", ends)  # a ninth of the memory
-        run = JobRun(self.first, bytes(self.buffer), packed, store.wall_ns(now_ns), DUMMY)
+        run = JobRun(self.first, bytes(self.buffer), ends, store.wall_ns(now_ns), DUMMY)
         store.push_run(run)
         self.clear()
 

@@ -187,7 +187,7 @@ class PullerCore:
                     self._say_again(self.now_ns)  # it is not here, so the pusher takes it back
                 continue
             is_plain = self._values is None or all(job._detail is None for job in jobs)
-            batch.begin(jobs, core, is_plain=is_plain)
+            batch.begin(jobs, source[0].first, core, is_plain=is_plain)
             source.popleft()
             return batch.take()
         return None
@@ -264,9 +264,9 @@ class PullerCore:
             while self._refusals and id(self._refusals[0][0]) in reported:
                 del self._refusals[0]
             self._done = [each for each in self._done if each not in done]
-        if self._batch is not None and self._batch.jobs and self.arrived:
-            first = self._batch.jobs[0].delivery
-            if self._batch.core is self and self.arrived[0].first == first:
+        if self._begun_by_batch() and self.arrived:
+            assert self._batch is not None
+            if self.arrived[0].first == self._batch.first:
                 self.arrived.popleft()  # it is begun
         self.joined = False
         self.endpoint = ""
@@ -407,7 +407,9 @@ class PullerCore:
             sequences if isinstance(sequences, list) else range(sequences, sequences + count)
         )
         detail: Iterable[Detail | None] = details if details is not None else repeat(None)
-        deliveries = range(frame.sequence, frame.sequence + count)
+        deliveries: Iterable[int] = range(frame.sequence, frame.sequence + count)
+        if self._batch is not None:
+            deliveries = repeat(frame.sequence)  # an int for each would take a tenth more
         return map(Job, values, deliveries, each, repeat(origin), detail), confirmed
 
     def _receive_confirm(self, frame: Frame) -> None:
@@ -598,11 +600,12 @@ class PullerCore:
     def _answer_challenge(self, now_ns: int) -> None:
         """Say which jobs are here, over the connection that was asked."""
         unconfirmed_jobs = self._unconfirmed_jobs()
-        claims = (
-            [(job.delivery, job.sequence) for job in unconfirmed_jobs] if self._claims_all else []
-        )
+        begun = self._begun_by_batch()
+        claims = [*((job.delivery, job.sequence) for job in unconfirmed_jobs), *begun]
+        if not self._claims_all:
+            claims = []
         here = (*unconfirmed_jobs, *self.ready, *self.unconfirmed)
-        held = frames.ranges_of(job.delivery for job in here)
+        held = frames.ranges_of([*(job.delivery for job in here), *(each for each, _ in begun)])
         held += ((each.first, each.stop) for each in self.arrived)
         held += chain(self._done, *(done for _, _, _, done in self._unconfirmed))
         self._say_hello(self._token, held, claims, now_ns)
@@ -639,10 +642,10 @@ class PullerCore:
         Those that are done by the batch are left out: they may be done twice.
         """
         found = [job for _, _, jobs, _ in self._unconfirmed for job in jobs]
-        begun = (*self.open.values(), *self._begun_by_batch())
-        return [*found, *self._acked, *(job for job, _ in self._refusals), *begun]
+        return [*found, *self._acked, *(job for job, _ in self._refusals), *self.open.values()]
 
-    def _begun_by_batch(self) -> list[Job]:
+    def _begun_by_batch(self) -> list[tuple[int, int]]:
+        """Return the jobs that were begun by the batch, and not reported: (delivery, sequence)."""
         batch = self._batch
         return [] if batch is None or batch.core is not self else batch.open()
 
@@ -691,7 +694,7 @@ class PullerCore:
         for job in list(self.open.values()):
             if start <= job.delivery < stop:
                 self._gone(job)
-        if any(start <= job.delivery < stop for job in self._begun_by_batch()):
+        if any(start <= delivery < stop for delivery, _ in self._begun_by_batch()):
             self._drop_batch()
 
     def _without(self, jobs: deque[Job], start: int, stop: int) -> deque[Job]:

@@ -41,19 +41,19 @@ class Batch:
     One for all pushers of a puller.
 
     Attributes:
-        jobs: all of them, in the order of their deliveries. core: where they are from; None: nobody
-            wants to know what becomes of them.
+        jobs: all of them, in the order of their deliveries. first: the first delivery.
+        core: where they are from; None: nobody wants to know what becomes of them.
         at: the next. done: how many of them are done. reported: how many of these were reported.
         stop: up to where they may be taken without a further look. end: up to where with one.
 
     """
 
-    __slots__ = ("at", "core", "done", "end", "jobs", "reported", "stop", "took")
+    __slots__ = ("at", "core", "done", "end", "first", "jobs", "reported", "stop", "took")
 
     def __init__(self) -> None:
         self.jobs: list[Job[Any]] = []
         self.core: Source | None = None
-        self.at = self.done = self.reported = self.stop = self.end = 0
+        self.at = self.done = self.first = self.reported = self.stop = self.end = 0
         self.took = False
 
     def take_plain(self) -> Job[Any] | None:
@@ -83,24 +83,24 @@ class Batch:
         self.at = self.done + 1
         return self.jobs[self.done]
 
-    def begin(self, jobs: list[Job[Any]], core: Source | None, *, is_plain: bool) -> None:
+    def begin(
+        self, jobs: list[Job[Any]], first: int, core: Source | None, *, is_plain: bool
+    ) -> None:
         """Begin others; those of before are done, and were reported."""
         self.stop = self.end = self.at = self.done = self.reported = 0
-        self.jobs, self.core = jobs, core
+        self.jobs, self.first, self.core = jobs, first, core
         self.end = len(jobs)
         self.stop = self.end if is_plain else 0
 
     def unreported(self) -> tuple[int, int]:
         """Return the deliveries [start, stop) that are done, each once."""
         start, done = self.reported, self.done
-        if start >= done:
-            return 0, 0
         self.reported = done
-        return self.jobs[start].delivery, self.jobs[done - 1].delivery + 1
+        return self.first + start, self.first + done
 
-    def open(self) -> list[Job[Any]]:
-        """Return the jobs that are here and were not reported."""
-        return self.jobs[self.reported : self.end]
+    def open(self) -> list[tuple[int, int]]:
+        """Return the jobs that are here and were not reported: (delivery, sequence)."""
+        return [(self.first + at, self.jobs[at].sequence) for at in range(self.reported, self.end)]
 
     def drop_rest(self) -> None:
         """Hand out no more of them: they are others' now."""
