@@ -286,19 +286,23 @@ class PusherPeer(Peer):
         due_ns = self._due_ns
         if due_ns == _NEVER_NS:
             due_ns = self.jobs.next_deadline_ns(now_ns=self.now_ns())
-        if self._journal is not None and not self._is_at_disk:
-            due_ns = min(due_ns, self._journal.due_ns)
+        due_ns = min(due_ns, self._disk_due_ns())
         self._announced_ns = due_ns
         return due_ns
 
     def wants_turn(self) -> bool:
         """Whether the next turn is due sooner than was said last, for what was pushed."""
         due_ns = self._due_ns
-        if self._journal is not None and not self._is_at_disk:
-            due_ns = min(due_ns, self._journal.due_ns)
+        due_ns = min(due_ns, self._disk_due_ns())
         is_sooner = due_ns < self._announced_ns
         self._announced_ns = min(due_ns, self._announced_ns)
         return is_sooner
+
+    def _disk_due_ns(self) -> int:
+        """Return when something is to go to the disk that is not on its way."""
+        if self._journal is None or self._is_at_disk or self._is_syncing:
+            return _NEVER_NS
+        return self._journal.due_ns
 
     def resync(self) -> None:
         """Put all right after an exception: workers are asked what they have."""
