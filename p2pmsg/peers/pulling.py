@@ -114,15 +114,16 @@ class PullerBase(Generic[T_co]):
 
     def _take_inside(self) -> Job[T_co] | None:  # `section.run`, written out
         entered = self._section
+        lock = entered.lock
         try:
-            if not entered.acquire():
+            if not lock.acquire():
                 entered.refuse()
             if entered.busy:
                 entered.check()
             entered.busy = True
             job = self._peer.take_plain()
             entered.busy = False
-            entered.release()
+            lock.release()
             return job
         except BaseException as error:
             entered.leave(error)

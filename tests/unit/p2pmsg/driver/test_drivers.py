@@ -10,6 +10,7 @@ import time
 import warnings
 import weakref
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 
@@ -444,8 +445,11 @@ def test_what_a_call_took_that_an_exception_ended_is_put_right(monkeypatch, plac
         if place == "driver":
             monkeypatch.setattr(threads.Done, "value", property(interrupt))
         else:
-            release = box.driver.section.release
-            monkeypatch.setattr(box.driver.section, "release", lambda: (release(), interrupt()))
+            lock = box.driver.section.lock
+            struck = SimpleNamespace(
+                acquire=lock.acquire, release=lambda: (lock.release(), interrupt())
+            )
+            monkeypatch.setattr(box.driver.section, "lock", struck)
         with pytest.raises(KeyboardInterrupt):
             box.run(box.peer.receive(30))
         with pytest.raises(TimeoutError):
