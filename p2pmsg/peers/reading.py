@@ -118,6 +118,17 @@ class TakenBatch:
         self.rest.extend(reading.values)
         reading.clear()
 
+    def take_whole(self, reading: Reading) -> None:
+        """Take all of what nobody else has seen: a batch's values are not copied."""
+        self.stream, self._whole = reading.stream, reading.batch
+        whole = self._whole
+        is_whole = whole is not None and reading.left == len(whole)
+        self.rest = whole.values if whole is not None and is_whole else [*reading.values]
+
+    def clear(self) -> None:
+        """Have nothing."""
+        self.rest = []
+
     @property
     def whole(self) -> MessageBatch:
         """The batch that it is a part of."""

@@ -105,6 +105,7 @@ class SubscriberPeer(Peer):
         self.now_ns = network.now_ns
         self._policy, self._on_end, self._types = settings[3:6]
         self.reading = Reading()
+        self._taken_batch: TakenBatch | None = None
         self.closed, self._why = False, "it is closed"
         self._is_over = False
         self._rests_until_ns = 0
@@ -196,6 +197,8 @@ class SubscriberPeer(Peer):
         """Put back what was taken and did not arrive; ask again for what is missing."""
         if self.core.ready.take_back(self.reading.taken):
             self.reading.clear()
+            if self._taken_batch is not None:
+                self._taken_batch.clear()
         self._io.resync()
 
     @property
@@ -266,46 +269,57 @@ class SubscriberPeer(Peer):
 
     # --------------------------------------------------- inside, and without a wait
 
-    def take_now(self, count_max: int = MANY) -> Taken:
-        """Have messages there to be read, at most `count_max`, if there are any."""
+    def take_now(self, count_max: int = MANY, reading: Reading | None = None) -> Taken:
+        """Have messages there to be read, at most `count_max`, if there are any.
+
+        With `reading` it is that where they will be, unless some are there already.
+        """
         if self.closed:
             raise ClosedError("the subscriber", self._why)
         if self._is_held():
             return False
         if self.reading.left:
             return True
+        reading = reading or self.reading
         self.core.ready.arrived()
         if self._commits is not None:
             self._commits.asked()
         if self._conflates:
             self._catch_up()
-        if self._take_frame(count_max):
+        if self._take_frame(count_max, reading):
             return True
-        taken = self._take_ready(count_max)
+        taken = self._take_ready(count_max, reading)
         if not taken and not self._io.is_empty and self._io.round(self.now_ns()):
-            taken = self._take_ready(count_max)
+            taken = self._take_ready(count_max, reading)
         self._rests_until_ns = self.now_ns() + self._rest_ns if taken else 0
         return taken
 
-    def take_batch(self, count_max: int, taken: TakenBatch) -> bool:
-        """Move what is there to be read to `taken`, unless that is more than `count_max`."""
+    def take_batch(self, count_max: int, taken: TakenBatch) -> Taken:
+        """Move what is there, at most `count_max`, to `taken`, if there is anything."""
         reading = self.reading
-        if not reading.left or self.closed:
-            return False
-        self.core.ready.arrived()
-        taken.take(reading)
-        if len(taken.rest) > count_max:
-            self.put_back(taken)
-        elif taken.rest and self._commits is not None:
+        if reading.left and not self.closed:
+            self.core.ready.arrived()
+            taken.take(reading)
+            if len(taken.rest) > count_max:
+                self.put_back(taken)
+        if not taken.rest:
+            unseen, self._taken_batch = Reading(), taken
+            found = self.take_now(count_max, unseen)
+            if found is not True:
+                return found
+            taken.take_whole(unseen)
+            self.core.ready.arrived()
+            self._taken_batch = None
+        if taken.rest and self._commits is not None:
             assert taken.stream is not None
             self._commits.hand_out(taken.stream, taken.batch().sequence)
-        return bool(taken.rest)
+        return True
 
     def put_back(self, taken: TakenBatch) -> None:
         """Have a batch that did not arrive come again."""
         if taken.rest and taken.stream is not None:
             self.core.ready.put_back(taken.stream, taken.whole, len(taken.rest))
-        taken.rest = []
+        taken.clear()
 
     def close_now(self) -> None:
         """Close the cursor, and wait for the disk."""
@@ -372,12 +386,12 @@ class SubscriberPeer(Peer):
             return True
         return bool(core.endings) and any(one.stream.position >= one.stop for one in core.endings)
 
-    def _take_frame(self, count_max: int) -> bool:
+    def _take_frame(self, count_max: int, reading: Reading) -> bool:
         """Take a frame straight from the socket, where nothing else is to be done."""
         if self._conflates or (self._commits is not None and self._commits.newcomers):
             return False
-        core, io, reading = self.core, self._io, self.reading
-        reading.batch = None  # two would not fit in the processor's cache
+        core, io = self.core, self._io
+        self.reading.batch = None  # two would not fit in the processor's cache
         found = io.next_frame()
         if found is None:
             return False
@@ -398,7 +412,7 @@ class SubscriberPeer(Peer):
         self._rests_until_ns = now_ns + self._rest_ns
         return True
 
-    def _take_ready(self, count_max: int) -> Taken:
+    def _take_ready(self, count_max: int, reading: Reading) -> Taken:
         """Take from the core what is ready."""
         commits, ready = self._commits, self.core.ready
         if self.core.denials.waiting:
@@ -421,7 +435,7 @@ class SubscriberPeer(Peer):
                 return False
             stream, loss, batch, values, messages = taken
             if loss is None:
-                self.reading.begin(taken, stream, batch, values, messages)
+                reading.begin(taken, stream, batch, values, messages)
                 return True
             if commits is not None:
                 commits.hand_out(stream, loss.start)
@@ -547,19 +561,16 @@ class SubscriberBase(Generic[T_co]):
         taken: Taken = self._driver.section.run(self._peer.take_now, count_max)
         return taken
 
-    def _take_batch(self, count_max: int) -> MessageBatch[T_co] | None:
-        """Return what is there to be read as a batch; what is more than `count_max` is put back."""
-        if not self._reading.left:
-            return None
+    def _take_batch(self, count_max: int) -> MessageBatch[T_co] | Taken:
+        """Return what is there as a batch; as `_take_now` where there is none."""
         taken = TakenBatch()
         try:
-            if self._driver.section.run(self._peer.take_batch, count_max, taken):
-                return taken.batch()
+            found: Taken = self._driver.section.run(self._peer.take_batch, count_max, taken)
+            return taken.batch() if taken.rest else found
         except BaseException:
             if taken.rest:
                 self._driver.section.run(self._peer.put_back, taken)
             raise
-        return None
 
     @property
     def connected(self) -> int:

@@ -18,7 +18,7 @@ from p2pmsg.peers.reading import AsyncEach, AsyncMessages
 # threads only
 # from p2pmsg.peers.reading import Each, iterate, waiter
 # both
-from p2pmsg.peers.subscriber import MANY, Report, SubscriberBase
+from p2pmsg.peers.subscriber import MANY, Report, SubscriberBase, Taken
 
 _BATCH_MAX = 65_536
 
@@ -208,10 +208,10 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
         if self._each:
             await self._driver.run(self._peer.commit_returned())
         while True:
-            batch = self._take_batch(count_max)
-            if batch is not None:
-                return batch
-            await self._advance(timeout, deadline_ns, count_max)
+            taken = self._take_batch(count_max)
+            if isinstance(taken, MessageBatch):
+                return taken
+            await self._fill(taken, timeout, deadline_ns, count_max)
 
     def receive_nowait(self) -> Message[T_co] | None:
         """Return the next message, or None where there is none yet; it never waits.
@@ -227,7 +227,7 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
         while True:
             for message in self._reading.messages:
                 return message
-            if not self._advance_now(MANY):
+            if not self._report_now(self._take_now()):
                 return None
 
     def receive_many_nowait(self, count_max: int = _BATCH_MAX) -> MessageBatch[T_co] | None:
@@ -247,10 +247,10 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
         # both
         self._commit_at_once()
         while True:
-            batch = self._take_batch(count_max)
-            if batch is not None:
-                return batch
-            if not self._advance_now(count_max):
+            taken = self._take_batch(count_max)
+            if isinstance(taken, MessageBatch):
+                return taken
+            if not self._report_now(taken):
                 return None
 
     async def commit(self, message: Message | MessageBatch | None = None) -> None:
@@ -320,7 +320,11 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
         self, timeout: float | None, deadline_ns: int | None = None, count_max: int = MANY
     ) -> None:
         """Have messages there to be read, and report what comes before them."""
-        taken = self._take_now(count_max)
+        await self._fill(self._take_now(count_max), timeout, deadline_ns, count_max)
+
+    async def _fill(
+        self, taken: Taken, timeout: float | None, deadline_ns: int | None, count_max: int
+    ) -> None:
         if not taken:
             taken = await self._driver.run(self._peer.fill(timeout, deadline_ns, count_max))
         if callable(taken):
@@ -347,8 +351,7 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
         return pending
 
     # both
-    def _advance_now(self, count_max: int) -> bool:
-        taken = self._take_now(count_max)
+    def _report_now(self, taken: Taken) -> bool:
         if callable(taken):
             # loop only
             self._begin_report(taken)

@@ -8,7 +8,7 @@ from p2pmsg.checks import whole
 from p2pmsg.driver.faces import ThreadFace
 from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.peers.reading import Each, iterate, waiter
-from p2pmsg.peers.subscriber import MANY, Report, SubscriberBase
+from p2pmsg.peers.subscriber import MANY, Report, SubscriberBase, Taken
 
 _BATCH_MAX = 65_536
 
@@ -168,10 +168,10 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
         if self._each:
             self._driver.run(self._peer.commit_returned())
         while True:
-            batch = self._take_batch(count_max)
-            if batch is not None:
-                return batch
-            self._advance(timeout, deadline_ns, count_max)
+            taken = self._take_batch(count_max)
+            if isinstance(taken, MessageBatch):
+                return taken
+            self._fill(taken, timeout, deadline_ns, count_max)
 
     def receive_nowait(self) -> Message[T_co] | None:
         """Return the next message, or None where there is none yet; it never waits.
@@ -184,7 +184,7 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
         while True:
             for message in self._reading.messages:
                 return message
-            if not self._advance_now(MANY):
+            if not self._report_now(self._take_now()):
                 return None
 
     def receive_many_nowait(self, count_max: int = _BATCH_MAX) -> MessageBatch[T_co] | None:
@@ -201,10 +201,10 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
         _check_count(count_max)
         self._commit_at_once()
         while True:
-            batch = self._take_batch(count_max)
-            if batch is not None:
-                return batch
-            if not self._advance_now(count_max):
+            taken = self._take_batch(count_max)
+            if isinstance(taken, MessageBatch):
+                return taken
+            if not self._report_now(taken):
                 return None
 
     def commit(self, message: Message | MessageBatch | None = None) -> None:
@@ -254,7 +254,11 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
         self, timeout: float | None, deadline_ns: int | None = None, count_max: int = MANY
     ) -> None:
         """Have messages there to be read, and report what comes before them."""
-        taken = self._take_now(count_max)
+        self._fill(self._take_now(count_max), timeout, deadline_ns, count_max)
+
+    def _fill(
+        self, taken: Taken, timeout: float | None, deadline_ns: int | None, count_max: int
+    ) -> None:
         if not taken:
             taken = self._driver.run(self._peer.fill(timeout, deadline_ns, count_max))
         if callable(taken):
@@ -263,8 +267,7 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
     def _report(self, report: Report) -> None:
         report()
 
-    def _advance_now(self, count_max: int) -> bool:
-        taken = self._take_now(count_max)
+    def _report_now(self, taken: Taken) -> bool:
         if callable(taken):
             self._report(taken)
         elif not taken:
