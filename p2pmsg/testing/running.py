@@ -1,6 +1,5 @@
 """Runs a service, such as an `App`, on a network in memory."""
 
-import asyncio
 from contextlib import ExitStack
 from typing import Protocol
 
@@ -22,7 +21,7 @@ class Running:
     """A service that runs within a `with` block, or within `async with`.
 
     Without asyncio it has an event loop of its own, whose tasks go on while the network's time
-    passes.
+    passes. One whose process is killed is cancelled, and nothing is raised.
 
     Args:
         turns: let time pass.
@@ -36,15 +35,18 @@ class Running:
         self._within = ExitStack()
 
     async def __aenter__(self) -> VirtualProcess:
-        with self._process:
-            self._task = asyncio.create_task(self._service.serve())
+        self._deaths = self._process.deaths
+        self._task = self._process.begin(self._service.serve())
         await self._turns.wait_for(self._task.done, 0.0)  # tasks begin
         return self._process
 
     async def __aexit__(self, *_: object) -> None:
         self._service.stop()
         await self._turns.wait_until(self._task.done, None)
-        await self._task
+        if self._process.deaths == self._deaths:
+            await self._task
+        elif not self._task.cancelled():
+            self._task.exception()  # its peers were gone
 
     def __enter__(self) -> VirtualProcess:
         self._loop = self._within.enter_context(self._turns.in_background())

@@ -356,7 +356,8 @@ class VirtualNetwork:
                 network.advance(0.5)
 
         Its handlers, timers and retries go by the network's time; no time passes while a plain
-        function runs in a thread. What `serve` raises is raised at the end of the block.
+        function runs in a thread. What `serve` raises is raised at the end of the block, unless
+        its process, which `with` returns, was killed.
 
         Args:
             service: has `async def serve()`, and `stop()`, which ends it.

@@ -1,6 +1,7 @@
 """The real peers on a network in memory: they live on hosts of it, die, and come back."""
 
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol, Self
@@ -63,6 +64,15 @@ class VirtualProcess:
         self._frames = frames
         self._host = Host(frames, name)
         self._within: list[AbstractContextManager[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, service: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run a service in it, as a task, until it is killed."""
+        with self:
+            task = asyncio.create_task(service)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def __enter__(self) -> Self:
         self._within.append(on(self._host))
@@ -72,11 +82,21 @@ class VirtualProcess:
     def __exit__(self, *_: object) -> None:
         self._within.pop().__exit__(None, None, None)
 
+    @property
+    def deaths(self) -> int:
+        """How often it was killed."""
+        return self._host.incarnation
+
     def kill(self) -> None:
         """End it as by SIGKILL, with all its peers; calls of those raise `ClosedError`.
 
+        An app that `running` runs in it is cancelled.
+
         What is made in another `with` block of it is of the same process, started again.
         """
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
         for driver in self._host.kill():
             driver.peer.abandon()
             driver.section.end(partial(_refuse, driver.peer.name))

@@ -156,6 +156,32 @@ def test_an_app_runs_with_tasks_too_and_again_as_before_with_the_same_seed():
     assert runs[0] == runs[1] != runs[2]
 
 
+def test_what_an_app_had_not_committed_when_it_was_killed_comes_to_the_next_one():
+    network, got = VirtualNetwork(seed=1), []
+    orders = network.publisher(ORDERS)
+    orders.publish_many("orders", [*range(9)])
+
+    def app():
+        made = p2pmsg.App()
+
+        @made.subscriber(ORDERS, cursor="orders", start="earliest")
+        async def on_order(order):
+            got.append(order)
+            await network.sleep(0.1)
+
+        return made
+
+    with network.running(app()) as process:
+        assert network.wait_until(lambda: len(got) == 4)
+        process.kill()
+        network.advance(1.0)
+    assert got == [*range(4)]
+    with network.running(app(), process):
+        network.advance(2.0)
+    assert 0 < got[4] <= 3
+    assert got[4:] == [*range(got[4], 9)]
+
+
 def test_an_apps_worker_takes_jobs_and_a_job_that_fails_comes_again_later():
     network, app, done = VirtualNetwork(seed=1, lossy=0.02), p2pmsg.App(), []
     with network.process():
