@@ -80,13 +80,13 @@ class Transfer:
         source = self._source
         relay.set_path(source.relays.path_beyond())
         peers = source.peers.values()  # those met are joined soon, or what came is served at last
-        joining = any(not (one.joined or one.gone or one.given_up) for one in peers)
+        joining = any(not one.is_decided for one in peers)
         reforming = source.relays.reforming(now_ns)
         if relay.cut:
             self._check_cut(reforming, now_ns)
         relay.settled = not joining and not reforming and not relay.cut
         for session, peer in list(source.peers.items()):
-            if not (peer.joined or peer.gone or peer.given_up):
+            if not peer.is_decided:
                 continue
             served = relay.sessions.get(session)
             if peer.gone or not peer.joined:

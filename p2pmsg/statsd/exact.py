@@ -259,7 +259,7 @@ class ExactReceiver:
         before = known.get(session, ("", ""))[1]
         if not peer.joined:
             status = before or NOT_JOINED
-        elif peer.gone or peer.presumed_gone or not (peer.direct or peer.relayed):
+        elif peer.gone or peer.is_silent or not (peer.direct or peer.relayed):
             status = VANISHED
         elif peer.probe is not None:  # its head is not known yet
             status = before or HERE

@@ -26,6 +26,7 @@ from p2pmsg.subscriber.servers import Servers
 from p2pmsg.subscriber.sessions import GroupState, Route, Session
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.space import Space, large_text
+from p2pmsg.subscriber.states import Event
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError
 from transports.endpoint import host_of, parse_endpoint
@@ -175,7 +176,7 @@ class Announcements:
         if not is_asked and peer.incarnation and welcome.incarnation != peer.incarnation:
             return False
         is_answering = 0 <= peer.answered_ns >= now_ns - KEEP_ALIVE_NS
-        return is_answering or welcome.recovery == peer.recovery
+        return is_answering or welcome.recovery == peer.own.recovery
 
     def _on_announced(
         self, peer: Session, welcome: control.Welcome, line: int, address: Any, now_ns: int
@@ -213,8 +214,8 @@ class Announcements:
     def _begin_join(self, peer: Session, line: int, now_ns: int) -> None:
         """Probe a session that is announced at a line, where its publisher is."""
         peer.last_heard_ns = now_ns
-        peer.direct, peer.current, peer.own.refused = True, None, {}
-        peer.user = "" if self._joiner.servers is None else self._joiner.servers.users[line]
+        peer.own.is_open, peer.current, peer.own.refused = True, None, {}
+        peer.own.user = "" if self._joiner.servers is None else self._joiner.servers.users[line]
         self._joiner.next_check_ns = now_ns
         self._joiner.send_probe(peer, line, now_ns)
 
@@ -237,7 +238,10 @@ class Announcements:
         returning = state.contacted
         if state.shared:
             returning &= now_ns - int(welcome.age_ms * _MS) > state.contacted_ns
-        peer = Session(session, welcome, returning=returning, now_ns=now_ns)
+        start = self._joiner.start
+        if returning and start.kind in ("latest", "earliest"):
+            start = Start("sequence", 0)  # it began while we were here: all of it is ours
+        peer = Session(session, welcome, start=start, now_ns=now_ns)
         self._joiner.peers[session] = peer
         self._joiner.effects.connect(line, session, welcome.recovery)
         if text := large_text(welcome, self._joiner.settings.config.frame_bytes_max):
@@ -260,7 +264,7 @@ class Announcements:
         servers = self._joiner.servers
         if servers is None:
             return True
-        if peer is not None and peer.user not in ("", servers.users[line]):
+        if peer is not None and peer.own.user not in ("", servers.users[line]):
             raise FrameError("denied")  # another one's session
         if servers.check_any(line, verb, name):
             return True
@@ -302,9 +306,11 @@ class Announcements:
             if peer is None:
                 self._joiner.space.for_session()
                 welcome = control.Welcome(entry.name, "", up.stall_ms)
-                peer = Session(entry.session, welcome, returning=False, now_ns=now_ns)
+                start = self._joiner.start
+                if up.complete and start.kind == "latest":
+                    start = Start("earliest")  # it began since we came: all the relay has is ours
+                peer = Session(entry.session, welcome, start=start, now_ns=now_ns)
                 self._joiner.peers[entry.session] = peer
-                peer.late = up.complete
             for route in self._joiner.relays.add_routes(up, peer, entry, now_ns):
                 self._joiner.probe_route(peer, route, now_ns)
         self._joiner.end_unrouted(now_ns)
@@ -325,8 +331,9 @@ class Announcements:
         """Make a session of a feed; it is joined at once, without an echo."""
         welcome = control.Welcome(feed.name, "", -1.0)
         returning, start = self._joiner.lines[line].contacted, self._joiner.start
-        peer = Session(feed.session, welcome, returning=returning, now_ns=now_ns)
-        peer.joined = peer.direct = True
+        peer = Session(feed.session, welcome, start=start, now_ns=now_ns)
+        peer.on(Event.ECHOED)
+        peer.own.is_open = True
         peer.handshake.line = line
         self._joiner.peers[feed.session] = peer
         stream = self._joiner.stream_table.add(peer, feed.topic, can_ask=feed.can_ask)
@@ -347,13 +354,13 @@ class Announcements:
 
     def _renew(self, peer: Session, line: int, welcome: control.Welcome) -> None:
         """Note that a session is alive: its publisher may have restarted on its log."""
-        is_moved = peer.recovery != welcome.recovery or peer.group is not None
+        is_moved = peer.own.recovery != welcome.recovery or peer.group is not None
         if peer.gone or not peer.direct or is_moved:
             self._joiner.effects.disconnect(peer.session)
             self._joiner.effects.connect(line, peer.session, welcome.recovery)
-        peer.gone = False
+        peer.on(Event.ANNOUNCED)
         peer.handshake.renew(
             is_same_incarnation=welcome.incarnation != 0 and welcome.incarnation == peer.incarnation
         )
-        peer.name, peer.recovery = welcome.name, welcome.recovery
-        peer.stall_ms = welcome.stall_ms
+        peer.name, peer.own.recovery = welcome.name, welcome.recovery
+        peer.own.stall_ms = welcome.stall_ms

@@ -377,14 +377,14 @@ class SubscriberCore:
                 raise FrameError("session")
             peer.answered_ns = now_ns
             if frame.kind == Kind.DATA:
-                if now_ns < peer.unconfirmed_until_ns:
+                if peer.is_held:
                     return
                 stream = peer.streams.get(frame.topic)
                 if stream is None:
                     raise FrameError("stream")
                 if self.servers is not None:
                     self.servers.check_route(route, peer, frame.topic)
-                peer.repaired_ns = now_ns
+                route.repaired_ns = now_ns
                 if not self._admit_repair(stream, frame, now_ns):
                     return
                 self.gaps.answering(now_ns)
@@ -429,7 +429,7 @@ class SubscriberCore:
         if self.multicast is not None and not self.ready.entries:
             return True
         since_ns = self._full_since_ns
-        stalls = [peer.stall_ms for peer in self.peers.values() if peer.stall_ms >= 0]
+        stalls = [p.own.stall_ms for p in self.peers.values() if p.own.stall_ms >= 0]
         return bool(stalls) and since_ns is not None and now_ns - since_ns > min(stalls) * _MS
 
     def stats(
@@ -664,7 +664,7 @@ class SubscriberCore:
             raise FrameError("session")
         self._check_server(line, peer, frame)
         peer.last_heard_ns = now_ns
-        if now_ns < peer.unconfirmed_until_ns:
+        if peer.is_held:
             return  # the echo's heads show what was published meanwhile
         stream = peer.streams.get(frame.topic)
         stream = stream or self.stream_table.open(peer, frame.topic, now_ns)
@@ -743,7 +743,7 @@ class SubscriberCore:
             self.joiner.send_probe(peer, peer.handshake.line, now_ns)
         if body.incarnation != peer.incarnation and len(self.lines) == 1:
             on_shorter(peer, frame.topic, body.incarnation, frame.sequence)
-        if now_ns < peer.unconfirmed_until_ns:
+        if peer.is_held:
             return body.endpoint_hash
         stream = peer.streams.get(frame.topic)
         stream = stream or self.stream_table.open(peer, frame.topic, now_ns)

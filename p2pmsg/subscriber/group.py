@@ -29,6 +29,7 @@ from p2pmsg.subscriber.group_keys import GroupKeyClient
 from p2pmsg.subscriber.rejoin import Rejoin
 from p2pmsg.subscriber.sessions import GroupState, RepairIn, Session, Stream
 from p2pmsg.subscriber.settings import Settings
+from p2pmsg.subscriber.states import State
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.topics import matches
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -81,8 +82,8 @@ def _unreachable_text(peer: Session, address: Any) -> str:
     return (
         f"no repair of publisher {peer.name!r} comes by UDP: {VAIN_MAX} times in a row what was "
         f"missing was asked for at {place} in vain, and then repaired over its recovery "
-        f"endpoint {peer.recovery}. It is asked for there at once from now on, and by UDP again "
-        f"after a minute. Does a firewall or a NAT drop UDP from here to {place}, where its "
+        f"endpoint {peer.own.recovery}. It is asked for there at once from now on, and by UDP "
+        f"again after a minute. Does a firewall or a NAT drop UDP from here to {place}, where its "
         f"datagrams come from, or the network large datagrams (datagram_bytes)?"
     )
 
@@ -320,7 +321,7 @@ class MulticastReceiver:
 
     def _check_unjoined(self, peer: Session, now_ns: int) -> None:
         """Forget a session that was announced and never joined, after a while."""
-        if not peer.joined and now_ns - peer.met_ns > UNJOINED_NS:
+        if not peer.joined and now_ns - peer.own.met_ns > UNJOINED_NS:
             self._invalid["unanswered"] += 1
             self._joiner.forget_peer(peer.session)
 
@@ -446,7 +447,7 @@ class MulticastReceiver:
             and (state.vain < VAIN_MAX or now_ns >= state.by_udp_ns)
             and stop - start <= stream.jump_max
             and start >= stream.history
-            and not stream.peer.quiet
+            and stream.peer.state is not State.ONE_WAY
             and self._place(stream.peer) is not None
         )
 

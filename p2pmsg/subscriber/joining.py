@@ -15,7 +15,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg import control
-from p2pmsg.start import Start
 from p2pmsg.subscriber.announcement import Announcements
 from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
 from p2pmsg.subscriber.draining_feeds import DrainingFeeds
@@ -25,7 +24,6 @@ from p2pmsg.subscriber.reachable import Reached
 from p2pmsg.subscriber.rejoin import ANSWER_NS, Rejoin
 from p2pmsg.subscriber.relays import RelayClient, merge_heads
 from p2pmsg.subscriber.resume import (
-    UNCONFIRMED_NS,
     find_below,
     find_rewound,
     is_compared,
@@ -37,6 +35,7 @@ from p2pmsg.subscriber.servers import Denials, Servers
 from p2pmsg.subscriber.sessions import Route, Session
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.space import Space
+from p2pmsg.subscriber.states import Event, State
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.topics import matches
 from p2pmsg.wire import Frame, Kind
@@ -156,7 +155,7 @@ class SessionJoiner:
             peer.joined
             and not peer.gone
             and not (peer.closing and peer.handshake.reported_complete)
-            and not (state.shared and peer.quiet)
+            and not (state.shared and peer.state is State.ONE_WAY)
             for peer in self._peers_at(line)
         )
 
@@ -190,7 +189,7 @@ class SessionJoiner:
 
     def on_incarnation(self, peer: Session, incarnation: int, now_ns: int) -> bool:
         """Note which incarnation of a publisher a frame is of; True: another one than is known."""
-        is_other = on_incarnation(peer, incarnation, now_ns)
+        is_other = on_incarnation(peer, incarnation)
         if is_other:
             self._forget_last()  # so that no frame takes the fast path
         return is_other
@@ -209,7 +208,7 @@ class SessionJoiner:
 
     def begin_again(self, peer: Session, now_ns: int) -> None:
         """Join a session again over the same channels: its publisher was restarted."""
-        peer.unconfirmed_until_ns = now_ns + UNCONFIRMED_NS
+        peer.on(Event.OTHER_INCARNATION)
         self._forget_last()
         if self.multicast is not None:
             self.multicast.begin_incarnation(peer)
@@ -242,16 +241,12 @@ class SessionJoiner:
         self._request_probe(peer, route, probe)
 
     def _request_probe(self, peer: Session, route: Route, probe: int) -> None:
-        start, newer = self.start, False
+        start, newer = peer.start, False
         if route is peer.own:
             keys = None if self.multicast is None or peer.group is None else self.multicast.keys
             if keys is not None and keys.begin_with(peer):
                 return  # without them the echo could not be read
-            if peer.returning and start.kind in ("latest", "earliest"):
-                start = Start("sequence", 0)  # it began while we were here: all of it is ours
             newer = is_compared(peer, self._committed(peer))
-        elif peer.late and start.kind == "latest":
-            start = Start("earliest")  # it began since we came: all that the relay has is ours
         topics = self.settings.patterns
         body = control.Probe(probe, topics, start.kind, start.position, newer)
         self.effects.send(route.key, Kind.PROBE, peer.session, body)
@@ -289,7 +284,7 @@ class SessionJoiner:
         if is_own:
             take_incarnation(peer, body)
         # Last, so that an exception before it leads to another probe.
-        peer.joined, peer.given_up = True, False
+        peer.on(Event.ECHOED if is_own else Event.RELAY_ECHOED)
         route.handshake.echoed(self.effects)
         if not is_own:
             route.handshake.keep_alive_ns = self.next_check_ns = now_ns
@@ -298,7 +293,7 @@ class SessionJoiner:
             self.next_check_ns = now_ns  # it may be asked now
             line = self.lines[peer.handshake.line]
             if not line.contacted:
-                line.contacted, line.contacted_ns = True, peer.met_ns
+                line.contacted, line.contacted_ns = True, peer.own.met_ns
         if self.cursor is None or peer not in self.cursor.newcomers:
             self.send_joined(peer, now_ns)
         else:  # it has joined once the cursor says so: see `ResumePoints.record`
@@ -473,14 +468,24 @@ class SessionJoiner:
                 is_due = peer.direct and handshake.is_report_due(now_ns, complete=False)
             if is_due:
                 self.send_joined(peer, now_ns)
+            if peer.relayed and now_ns - peer.handshake.began_ns > self._timeout_ns:
+                peer.on(Event.UNREACHED)
             silent = now_ns - peer.heard_ns > self._timeout_ns
             if now_ns - peer.heard_ns > self._give_up_ns:
                 self._give_up(peer, now_ns)
-            if silent or peer.presumed_gone:  # or it is back, perhaps restarted on its log
-                peer.presumed_gone = silent
+            if silent or peer.state is State.SILENT:
+                peer.on(Event.SILENCE if silent else self._back(peer, now_ns))
                 reason = LossReason.PUBLISHER_GONE if silent else LossReason.TIMEOUT
                 for stream in peer.streams.values():
                     stream.receiver.nacks.set_loss_reason(0, stream.receiver.head, reason)
+
+    def _back(self, peer: Session, now_ns: int) -> Event:
+        """Return how a session that was silent is back; it was perhaps restarted on its log."""
+        data_path_ns = max(peer.last_heard_ns, peer.own.announced_ns)
+        if now_ns - data_path_ns > self._timeout_ns:
+            return Event.ANSWERED
+        is_known = peer.probe is None or peer.relayed
+        return Event.HEARD if is_known else Event.OTHER_INCARNATION
 
     def _check_lines(self, now_ns: int) -> None:
         for index, line in enumerate(self.lines):
@@ -491,7 +496,7 @@ class SessionJoiner:
             asked_ns = None if peer is None or peer.gone else peer.own.asked_ns
             if line.relay is not None:
                 asked_ns = self.relays.asked_ns(index)
-            if peer is not None and not peer.recovery:
+            if peer is not None and not peer.own.recovery:
                 asked_ns = None  # a connection made again does not make a feed's servers answer
             if self._monitor.is_broken(line, asked_ns, now_ns):
                 if peer is not None:
@@ -504,12 +509,12 @@ class SessionJoiner:
                 pass  # it has gone on that
             elif line.shared and now_ns - peer.heard_ns <= self._timeout_ns // 2:
                 pass  # it is heard over another line
-            elif peer.joined and peer.probe is None and peer.recovery:
+            elif peer.joined and peer.probe is None and peer.own.recovery:
                 self.send_probe(peer, index, now_ns)  # perhaps it only has no topic that is ours
 
     def end_peer(self, peer: Session, now_ns: int) -> None:
         """End a session whose place another one has taken, unless a relay has it."""
-        peer.direct = False
+        peer.own.is_open = False
         if peer.current is peer.own:
             peer.current = None
         self._hold_part(peer)
@@ -517,10 +522,10 @@ class SessionJoiner:
         if peer.relayed or self.relays.may_have(peer, now_ns):
             self.effects.disconnect(peer.session)
             return
-        peer.gone = True
-        self.space.on_end(peer.session)
         if not peer.joined:
             self._begin_unjoined(peer, now_ns)
+        peer.on(Event.REPLACED)
+        self.space.on_end(peer.session)
         for stream in peer.streams.values():
             stream.receiver.give_up(LossReason.PUBLISHER_GONE)
             self.stream_table.drain(stream)
@@ -530,7 +535,7 @@ class SessionJoiner:
         """Keep what has come of an echo of several pages."""
         part = None if peer.probe is None else self._pages.part(peer.probe)
         if part is not None and not peer.joined:
-            peer.held.setdefault(peer.session, part)
+            self.relays.hold_part(peer, part)
 
     def _give_up(self, peer: Session, now_ns: int) -> None:
         """Deliver what came from a session that fell silent before it was joined.
@@ -544,10 +549,10 @@ class SessionJoiner:
         if peer.joined or peer.group is not None:
             return
         self._hold_part(peer)
-        if peer.given_up and all(s.receiver.started for s in peer.streams.values()):
+        if peer.state is State.GIVEN_UP and all(s.receiver.started for s in peer.streams.values()):
             return
         self._begin_unjoined(peer, now_ns)
-        peer.given_up = True
+        peer.on(Event.ABANDONED)
         for stream in peer.streams.values():
             stream.receiver.give_up(LossReason.PUBLISHER_GONE)
             self.stream_table.drain(stream)
@@ -558,9 +563,9 @@ class SessionJoiner:
         Only the echo could have said where they begin. A subscriber that wants what was kept begins
         no later than that, so that what is missing is reported and not left out.
         """
-        heads = merge_heads([*peer.held.values()]).streams if peer.held else []
-        peer.held = {}
-        self._unjoined += not peer.given_up
+        held = self.relays.take_held(peer.session)
+        heads = merge_heads(held).streams if held else []
+        self._unjoined += peer.state is not State.GIVEN_UP
         for head in heads:
             if head.topic not in peer.streams and not self.stream_table.is_full:
                 self.stream_table.add(peer, head.topic)
@@ -574,9 +579,9 @@ class SessionJoiner:
                 receiver.observe_head(found.next, now_ns=now_ns)
                 continue
             at: int | None = receiver.earliest_known
-            if peer.returning or self.start.kind == "sequence":
+            if peer.start.kind == "sequence":
                 at = None
-            elif self.start.kind == "latest":
+            elif peer.start.kind == "latest":
                 at = receiver.first_known
             self.stream_table.begin(stream, at, now_ns=now_ns)
         if self.cursor is not None and peer.streams:
@@ -594,6 +599,7 @@ class SessionJoiner:
         if not peer.gone:
             self.effects.disconnect(session)
         self.space.on_forgotten(session)
+        self.relays.forget(session)
         if self.multicast is not None:
             self.multicast.forget(peer)
         self._forget_last()

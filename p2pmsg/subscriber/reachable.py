@@ -11,6 +11,7 @@ from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.relays import RelayConnection
 from p2pmsg.subscriber.sessions import Session
+from p2pmsg.subscriber.states import State
 
 FIRST_NS: Final = 5_000_000_000
 """How long an answer is waited for until it is said that none has come."""
@@ -52,9 +53,12 @@ class Reached:
                 return ""
             return _text(f"relay {up.name!r}", up.recovery, now_ns - up.met_ns)
         peer = None if line.session is None else self._peers.get(line.session)
-        if peer is None or peer.joined or peer.answered_ns >= 0 or now_ns - peer.met_ns < FIRST_NS:
+        if peer is None or peer.probe is None or peer.state not in (State.MET, State.UNCONFIRMED):
             return ""
-        return _text(f"publisher {peer.name!r}", peer.recovery, now_ns - peer.met_ns)
+        since_ns = max(peer.own.met_ns, peer.answered_ns)
+        if peer.answered_ns > peer.handshake.began_ns or now_ns - since_ns < FIRST_NS:
+            return ""
+        return _text(f"publisher {peer.name!r}", peer.own.recovery, now_ns - since_ns)
 
 
 def _text(who: str, recovery: str, waited_ns: int) -> str:

@@ -28,6 +28,7 @@ from p2pmsg.subscriber.relays import RelayClient
 from p2pmsg.subscriber.servers import Servers
 from p2pmsg.subscriber.sessions import Route, Session
 from p2pmsg.subscriber.settings import Settings
+from p2pmsg.subscriber.states import Event
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, Kind
 from recovery.checks import to_ns
@@ -181,10 +182,10 @@ class Rejoin:
                 if now_ns - self._last_heard_ns(peer, route) > self._silent_ns:
                     silent.add((peer.session, route.key))
                     self._check_silent(peer, route, now_ns)
-        for session, key in [place for place in self._silent if place not in silent]:
-            del self._silent[session, key]
-            if key == session and session in peers:
-                peers[session].quiet = False
+            if peer.is_one_way and (peer.session, peer.session) not in silent:
+                peer.on(Event.HEARD)
+        for place in [one for one in self._silent if one not in silent]:
+            del self._silent[place]
         for (session, _), question in list(self._urgent.items()):
             if session not in peers or peers[session].gone:
                 self.forget(session)
@@ -246,7 +247,8 @@ class Rejoin:
             is_all = question.body.topics == self._joiner.settings.patterns
             question.body, question.answers = None, True
             if questions is self._silent and _needs_data(peer, route):
-                peer.quiet = peer.quiet or route is peer.own
+                if route is peer.own:
+                    peer.on(Event.ANSWERED)
                 self._warn(peer, route, now_ns)
             brought = self._take(peer, route, heads, now_ns)
             if brought:
@@ -264,7 +266,7 @@ class Rejoin:
             if peer.group is not None and peer.probe is None:
                 joiner.begin_again(peer, now_ns)
             return False  # over TCP its welcome, or a heartbeat, leads to a probe
-        if now_ns < peer.unconfirmed_until_ns:
+        if peer.is_held:
             return False
         if joiner.servers is not None:
             heads = joiner.servers.allowed(heads, route, peer)
@@ -294,7 +296,7 @@ class Rejoin:
             self._joiner.effects.warn(line, peer.session, self._text(peer, route, now_ns))
 
     def _text(self, peer: Session, route: Route, now_ns: int) -> str:
-        what, name, recovery = "publisher", peer.name, peer.recovery
+        what, name, recovery = "publisher", peer.name, peer.own.recovery
         upstream = self._joiner.relays.upstreams.get(route.key)
         if route is not peer.own and upstream is not None:
             what, name, recovery = "relay", upstream.name, upstream.recovery
@@ -317,7 +319,7 @@ def _routes(peer: Session) -> list[Route]:
     if peer.gone or not peer.joined:
         return []
     routes = [route for route in peer.relayed if route.handshake.joined]
-    if peer.direct and peer.recovery:
+    if peer.direct and peer.own.recovery:
         if peer.closing and peer.handshake.reported_complete:
             return []  # it may have gone on that
         routes.insert(0, peer.own)

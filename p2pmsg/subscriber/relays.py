@@ -19,6 +19,7 @@ from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Action, Command, Effects
 from p2pmsg.subscriber.sessions import Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
+from p2pmsg.subscriber.states import Event
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery.checks import to_ns
 
@@ -128,6 +129,10 @@ class RelayClient:
         self.loops_refused = 0
         self._born_ns = now_ns
         self._timeout_ns = to_ns(settings.config.publisher_timeout)
+        # First echoes, by session and route, and since when, until the others have come.
+        self._held: dict[int, tuple[int, dict[int, control.Heads]]] = {}
+        # Since when no route leads to a session, while relays are asked whether they have it.
+        self._ending_ns: dict[int, int] = {}
 
     def unsettled(self, now_ns: int) -> bool:
         """Whether another line may still turn out to be a route to a session that is known.
@@ -179,15 +184,26 @@ class RelayClient:
         """
         if peer.joined or len(self._lines) < 2 or self._start.kind not in ("earliest", "time"):
             return heads
-        if not peer.held:
-            peer.held_ns = now_ns
-        peer.held[key] = heads
-        waits = self.unsettled(now_ns) or any(r.key not in peer.held for r in peer.routes)
-        if waits and now_ns - peer.held_ns < HOLD_NS:
+        since_ns, held = self._held.setdefault(peer.session, (now_ns, {}))
+        held[key] = heads
+        waits = self.unsettled(now_ns) or any(r.key not in held for r in peer.routes)
+        if waits and now_ns - since_ns < HOLD_NS:
             return None
-        merged = merge_heads(list(peer.held.values()))
-        peer.held = {}
-        return merged
+        return merge_heads(self.take_held(peer.session))
+
+    def hold_part(self, peer: Session, heads: control.Heads) -> None:
+        """Keep the first pages of an echo whose others will not come."""
+        _, held = self._held.setdefault(peer.session, (0, {}))
+        held.setdefault(peer.session, heads)
+
+    def take_held(self, session: int) -> list[control.Heads]:
+        """Take out what first echoes of a session have said."""
+        return [*self._held.pop(session, (0, {}))[1].values()]
+
+    def forget(self, session: int) -> None:
+        """Forget what there is of a session."""
+        self._held.pop(session, None)
+        self._ending_ns.pop(session, None)
 
     @property
     def waiting(self) -> list[int]:
@@ -334,10 +350,11 @@ class RelayClient:
 
         Return the routes that are to be probed.
         """
-        peer.gone, peer.ending_ns = False, None
+        peer.on(Event.RELAYED)
+        self._ending_ns.pop(peer.session, None)
         if not peer.direct:
             peer.name = entry.name or peer.name
-            peer.stall_ms = up.stall_ms
+            peer.own.stall_ms = up.stall_ms
         unprobed = []
         for line in up.lines:
             route = next((r for r in peer.relayed if r.handshake.line == line), None)
@@ -354,17 +371,18 @@ class RelayClient:
         # Frames come over these lines, but no welcome yet: they may be relays'.
         unmet = any(line.key is None and line.unknown_ns is not None for line in self._lines)
         if not self.upstreams and not unmet:
-            peer.ending_ns = None
+            self._ending_ns.pop(peer.session, None)
             return False
-        if peer.ending_ns is None:
-            peer.ending_ns = now_ns
+        ending_ns = self._ending_ns.get(peer.session)
+        if ending_ns is None:
+            self._ending_ns[peer.session] = now_ns
             for up in self.upstreams.values():
                 self._ask_soon(up, now_ns)
         elif not self.reforming(now_ns) and (
-            now_ns - peer.ending_ns > self._timeout_ns
-            or (not unmet and all(up.listed_ns > peer.ending_ns for up in self.upstreams.values()))
+            now_ns - ending_ns > self._timeout_ns
+            or (not unmet and all(up.listed_ns > ending_ns for up in self.upstreams.values()))
         ):
-            peer.ending_ns = None
+            del self._ending_ns[peer.session]
             return False
         return True
 
@@ -397,7 +415,7 @@ class RelayClient:
                 self._ask(up, now_ns)
         for peer in self._peers.values():
             if peer.direct:
-                peer.ending_ns = None
+                self._ending_ns.pop(peer.session, None)
             for route in list(peer.relayed):
                 known = self.upstreams.get(route.key)
                 answered_ns = 0 if known is None else known.answered_ns

@@ -28,20 +28,17 @@ Linux's defaults, or where relays have the session, too, the head alone is compa
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from p2pmsg import control
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.sessions import Session, Stream
+from p2pmsg.subscriber.states import Event, State
 from p2pmsg.topics import matches
 
 if TYPE_CHECKING:
     from p2pmsg.stats import CursorStats
     from recovery import CursorFile
-
-UNCONFIRMED_NS: Final = 1_000_000_000
-"""How long an echo is waited for at most, until messages of another incarnation are taken as they
-come."""
 
 
 class Resume(Protocol):
@@ -138,7 +135,7 @@ class ResumePoints:
 
     def has_begun(self, peer: Session) -> bool:
         """Whether all streams of a session have begun that were there when it was joined."""
-        return peer.joined or peer.gone or peer.given_up
+        return peer.is_decided
 
     def recording(self, connections: Sequence[Connection]) -> Iterator[Callable[[], object]]:
         """Yield what writes the newcomers down, one by one; it may be begun again.
@@ -211,16 +208,16 @@ class WentBackBelow(NamedTuple):
     committed: int
 
 
-def on_incarnation(peer: Session, incarnation: int, now_ns: int) -> bool:
+def on_incarnation(peer: Session, incarnation: int) -> bool:
     """Note which incarnation of a publisher is heard of; True: it is another one, and to be probed.
 
     Not in a multicast, where anybody may say so: there it comes over TCP (`Admitted`).
     """
-    known = (0, peer.incarnation, peer.next_incarnation)
-    if not peer.incarnation or incarnation in known or peer.group is not None:
+    if not peer.incarnation or incarnation in (0, peer.incarnation) or peer.group is not None:
         return False
-    peer.next_incarnation, peer.unconfirmed_until_ns = incarnation, now_ns + UNCONFIRMED_NS
-    return True
+    is_new = peer.state is not State.UNCONFIRMED
+    peer.on(Event.OTHER_INCARNATION)
+    return is_new
 
 
 def on_shorter(peer: Session, topic: str, incarnation: int, following: int) -> None:
@@ -242,7 +239,6 @@ def on_shorter(peer: Session, topic: str, incarnation: int, following: int) -> N
 
 def take_incarnation(peer: Session, heads: control.Heads) -> None:
     """Take from an echo which incarnation it is of, and up to where that has published."""
-    peer.unconfirmed_until_ns = peer.next_incarnation = 0
     if not heads.incarnation:
         return
     is_same, peer.incarnation = heads.incarnation == peer.incarnation, heads.incarnation

@@ -62,7 +62,7 @@ def _resync_peers(core: SubscriberCore, now_ns: int) -> None:
         ):
             core.joiner.end_peer(peer, now_ns)
         else:
-            endpoint = peer.recovery
+            endpoint = peer.own.recovery
             core.commands.append(Command(Action.CONNECT, peer.handshake.line, session, endpoint))
             if peer.probe is not None:
                 core.joiner.send_probe(peer, peer.handshake.line, now_ns)

@@ -59,8 +59,8 @@ class Routes:
         for route, _ in plan.asked:
             if route.asked_ns is None:
                 route.asked_ns = now_ns
-            if route is session.current and session.tried_ns is None:
-                session.tried_ns = now_ns
+            if route is session.current and route.tried_ns is None:
+                route.tried_ns = now_ns
         return plan
 
     def answered(self, session: Session, key: int, *, repaired: bool) -> Route | None:
@@ -73,12 +73,13 @@ class Routes:
         if found is not None and (repaired or found is session.current):
             if session.current is None or session.current.key != key:
                 session.current = found
-            session.tried_ns = None
+            session.current.tried_ns = None
         return found
 
     def put_off(self, session: Session, now_ns: int) -> None:
         """Ask another route next: the current one does not know yet."""
-        session.tried_ns = now_ns - SWITCH_NS - 1
+        if session.current is not None:
+            session.current.tried_ns = now_ns - SWITCH_NS - 1
 
     def has_others(self, session: Session, route: Route) -> bool:
         """Whether a session has a route over a live connection besides this one."""
@@ -118,12 +119,13 @@ class Routes:
             return []
         current = session.current
         if current not in order:
-            current, session.tried_ns = order[0], None
+            current = order[0]
+            current.tried_ns = None
         assert current is not None
         at = order.index(current)
-        if session.tried_ns is not None and now_ns - session.tried_ns > SWITCH_NS:
+        if current.tried_ns is not None and now_ns - current.tried_ns > SWITCH_NS:
             at = (at + 1) % len(order)
-            session.tried_ns = None
+            order[at].tried_ns = None
         session.current = order[at]
         return [order[at], *order[:at], *order[at + 1 :]]
 

@@ -120,7 +120,7 @@ class Servers:
     def may(self, line: int, session: Session, topic: str, *, is_relay: bool) -> bool:
         """Whether the server of a connection may send this; note it if not."""
         user = self.users[line]
-        if not is_relay and user != session.user:
+        if not is_relay and user != session.own.user:
             return False  # another one's session
         return self._may(user, topic, session.name, is_relay=is_relay)
 
@@ -132,14 +132,14 @@ class Servers:
     def check_route(self, route: Route, session: Session, topic: str) -> None:
         """Raise `FrameError` unless the server of a route may send this."""
         is_relay = route.hops > 0
-        user = self.users[route.handshake.line] if is_relay else session.user
+        user = self.users[route.handshake.line] if is_relay else session.own.user
         if not self._may(user, topic, session.name, is_relay=is_relay):
             raise FrameError("denied")
 
     def allowed(self, heads: control.Heads, route: Route, session: Session) -> control.Heads:
         """Return the heads of what the server of a route may send."""
         is_relay = route.hops > 0
-        user = self.users[route.handshake.line] if is_relay else session.user
+        user = self.users[route.handshake.line] if is_relay else session.own.user
         given = heads.streams
         heads.streams = [
             head for head in given if self._may(user, head.topic, session.name, is_relay=is_relay)

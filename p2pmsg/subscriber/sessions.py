@@ -5,10 +5,12 @@ from random import Random
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from p2pmsg.control import Heads, Welcome
+from p2pmsg.control import Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.message import Origin
+from p2pmsg.start import Start
 from p2pmsg.subscriber.handshake import Handshake
+from p2pmsg.subscriber.states import IS_OVER, TRANSITIONS, WAS_JOINED, Event, State
 from p2pmsg.subscriber.typed import ValueType
 from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, single_struct, stream_prefix
 from recovery import (
@@ -21,6 +23,7 @@ from recovery import (
     ReceiverConfig,
     StreamReceiver,
 )
+from recovery.nack import answer_time
 
 if TYPE_CHECKING:
     from p2pmsg.stats import StreamLedger
@@ -50,16 +53,30 @@ class Route:
     _: KW_ONLY
     now_ns: InitVar[int]
     handshake: Handshake = field(init=False)
+    is_open: bool = False
+    """Whether it leads to the session, where it is that to the publisher itself."""
+    recovery: str = ""
+    """The publisher's recovery endpoint, where it is that to the publisher itself."""
+    stall_ms: float = -1.0
+    """How long a full subscriber may hold up the server there; negative: it may not."""
+    user: str = ""
+    """Whose session it is, by the key of its publisher; "" where that is not asked."""
     asked_ns: int | None = None
     """Since when a NACK is without an answer."""
+    tried_ns: int | None = None
+    """The same, for as long as it is the one that is asked."""
+    repaired_ns: int = -1
+    """When messages last came over it, those that had come before included."""
     refused: Refusals = field(default_factory=dict)
     """What cannot be had here, by topic and reason."""
+    met_ns: int = 0
+    """When it was first announced."""
     announced_ns: int = 0
     """When the relay last said that it has the session, or a group's publisher that it is there."""
 
     def __post_init__(self, line: int, now_ns: int) -> None:
         self.handshake = Handshake(line)
-        self.announced_ns = now_ns
+        self.announced_ns = self.met_ns = now_ns
 
     def on_refused(self, topic: str, start: int, stop: int, reason: LossReason) -> None:
         """Remember that `[start, stop)` cannot be had here."""
@@ -115,73 +132,85 @@ class Session:
     session: int
     welcome: InitVar[Welcome]
     _: KW_ONLY
-    returning: bool
-    """Another session was at its place before, so that nothing of it is too old."""
+    start: Start
+    """Where its streams are to begin: other than the subscriber's, if all of it is its."""
     now_ns: InitVar[int]
+    state: State = State.MET
     origin: Origin = field(init=False)
     """What its messages say of where they come from."""
-    recovery: str = ""
-    stall_ms: float = 0.0
+    incarnation: int = 0
+    """Which incarnation of its publisher the last echo was of; 0: not known."""
     last_heard_ns: int = 0
     """When anything of its streams last came over the data path; later where silence is excused."""
     answered_ns: int = -1
     """When anything last came over its recovery channel; negative: never."""
-    met_ns: int = 0
-    """When it was first heard of."""
-    repaired_ns: int = -1
-    """When messages last came over it, those that had come before included."""
-    quiet: bool = False
-    """Whether its recovery channel works, and nothing of it comes over the data path."""
     streams: "dict[str, Stream]" = field(default_factory=dict)
     former: "list[Stream]" = field(default_factory=list)
     """Streams that ended because the publisher has gone back, the oldest first."""
     gaps: int = 0
     """How many of its streams miss something."""
-    joined: bool = False
-    """An echo came, over any route."""
-    gone: bool = False
-    """Another session has taken its place."""
-    given_up: bool = False
-    """It fell silent before it was joined, and its messages were delivered."""
-    presumed_gone: bool = False
-    """What is missing will be lost as `publisher_gone`, for it is silent."""
     own: Route = field(init=False)
-    """The route to the publisher itself, and `direct` whether there is one now."""
-    handshake: Handshake = field(init=False)
-    """That with the publisher itself."""
-    direct: bool = False
+    """The route to the publisher itself."""
     relayed: list[Route] = field(default_factory=list)
     """The routes over relays."""
     current: Route | None = None
     """The route that is asked for what is missing."""
-    tried_ns: int | None = None
-    """Since when it is without an answer."""
-    ending_ns: int | None = None
-    """Since when no route leads to it, while relays are asked whether they have it."""
-    held: dict[int, Heads] = field(default_factory=dict)
-    """First echoes, by route, until the others have come."""
-    held_ns: int = 0
-    late: bool = False
-    """Its relay announced it when the others had been joined."""
-    incarnation: int = 0
-    """Which incarnation of its publisher the last echo was of; 0: not known."""
-    next_incarnation: int = 0
-    """Another incarnation that was heard of."""
-    unconfirmed_until_ns: int = 0
-    """Until when nothing of the session is taken, unless its echo comes."""
-    user: str = ""
-    """Whose session it is, by the key of its publisher; "" where that is not asked."""
-    answer: AnswerTime | None = None
-    """How long answers to its NACKs take; None: it has no streams yet."""
+    answer: AnswerTime = field(default_factory=answer_time)
+    """How long answers to its NACKs take."""
     group: GroupState | None = None
     """What it has in addition in a multicast; None: it is none."""
 
     def __post_init__(self, welcome: Welcome, now_ns: int) -> None:
         self.origin = Origin(self.session, welcome.name)
-        self.recovery, self.stall_ms = welcome.recovery, welcome.stall_ms
-        self.last_heard_ns = self.met_ns = now_ns
-        self.own = Route(self.session, -1, 0, now_ns=now_ns)
-        self.handshake = self.own.handshake
+        self.last_heard_ns = now_ns
+        self.own = Route(
+            self.session, -1, 0,
+            recovery=welcome.recovery, stall_ms=welcome.stall_ms, now_ns=now_ns,
+        )  # fmt: skip
+
+    def on(self, event: Event) -> None:
+        """Take note of something that happens."""
+        self.state = TRANSITIONS[self.state].get(event, self.state)
+
+    @property
+    def joined(self) -> bool:
+        """Whether an echo came, over any route."""
+        return self.state in WAS_JOINED
+
+    @property
+    def gone(self) -> bool:
+        """Whether another session has its place."""
+        return self.state in IS_OVER
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is known where its streams begin, or nobody will say so."""
+        return self.state is not State.MET
+
+    @property
+    def is_one_way(self) -> bool:
+        """Whether it answers over the recovery channel only."""
+        return self.state is State.ONE_WAY
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing of it comes, over any channel."""
+        return self.state is State.SILENT
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing of it is taken until its echo."""
+        return self.state is State.UNCONFIRMED
+
+    @property
+    def direct(self) -> bool:
+        """Whether there is a route to the publisher itself."""
+        return self.own.is_open
+
+    @property
+    def handshake(self) -> Handshake:
+        """That with the publisher itself."""
+        return self.own.handshake
 
     @property
     def name(self) -> str:
@@ -196,6 +225,11 @@ class Session:
     def heard_ns(self) -> int:
         """When anything of it last came, over any channel."""
         return max(self.last_heard_ns, self.answered_ns, self.own.announced_ns)
+
+    @property
+    def repaired_ns(self) -> int:
+        """When messages last came over a recovery channel."""
+        return max(route.repaired_ns for route in (self.own, *self.relayed))
 
     @property
     def feedback(self) -> Feedback | None:

@@ -18,7 +18,6 @@ from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
 from p2pmsg.wire import Frame, FrameError
 from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfig, Rewound
 from recovery.checks import to_ns
-from recovery.nack import answer_time
 
 HISTORY_MESSAGES: Final = 65_536
 """A gap of a multicast with more messages is asked for over the recovery channel at once: what one
@@ -100,7 +99,6 @@ class StreamTable:
         config = self.receiver_config if can_ask else self._unasked
         if self.policy.skips(topic):
             config = replace(config, wait_for_repair=False)
-        peer.answer = peer.answer or answer_time()
         stream = Stream(peer, topic, config, self._rng, peer.answer if can_ask else None)
         stream.unasked = not can_ask
         stream.typed = self.types.of(topic)

@@ -350,7 +350,7 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
             if peer is not None and peer.joined:
                 self.joined.add(session)
                 met = set() if self.cursor is None else self.cursor.met
-                if peer.returning or publisher.endpoint in met:
+                if peer.start == parse_start(0) or publisher.endpoint in met:
                     self.whole.add(session)
                 for topic, head in publisher.peer.core.heads().items():
                     self.joins[session, topic] = head

@@ -313,7 +313,7 @@ def _has_everything(subscriber: SimulatedSubscriber | SimulatedRelay) -> bool:
         return False
     if any(line.unknown_ns is not None for line in core.lines):
         return False
-    if any(not (peer.joined or peer.gone or peer.given_up) for peer in core.peers.values()):
+    if any(not peer.is_decided for peer in core.peers.values()):
         return False  # of a session that died before it was joined, too, the end is noticed
     for index, (line, publisher) in enumerate(zip(core.lines, subscriber.sources, strict=True)):
         if isinstance(publisher, SimulatedRelay):
@@ -329,9 +329,9 @@ def _has_everything(subscriber: SimulatedSubscriber | SimulatedRelay) -> bool:
         peer = subscriber.peer_of(publisher)
         if peer is None or not peer.joined or publisher.core is None:
             return False
-        if peer.probe is not None and (subscriber.hears(publisher) or not peer.quiet):
+        if peer.probe is not None and (subscriber.hears(publisher) or not peer.is_one_way):
             return False  # over a dead data path no echo comes
-        if peer.recovery != publisher.recovery:
+        if peer.own.recovery != publisher.recovery:
             return False  # it has restarted on its log, and its welcome is on its way
         if not publisher.is_read_by(core):
             return False
@@ -340,6 +340,6 @@ def _has_everything(subscriber: SimulatedSubscriber | SimulatedRelay) -> bool:
     if any(stream.receiver.missing for stream in core.streams):
         return False
     return all(
-        stream.receiver.started or stream.peer.gone or stream.peer.given_up
+        stream.receiver.started or stream.peer.gone or not stream.peer.joined
         for stream in core.streams
     )

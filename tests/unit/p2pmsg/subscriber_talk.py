@@ -109,7 +109,7 @@ class Talk:
 def session(number=SESSION):
     """A session without a core, not joined yet."""
     welcome = control.Welcome("feed", "tcp://127.0.0.1:1", -1.0)
-    return Session(number, welcome, returning=False, now_ns=0)
+    return Session(number, welcome, start=parse_start("latest"), now_ns=0)
 
 
 def head(following, *, topic="t", earliest=0, start=None):

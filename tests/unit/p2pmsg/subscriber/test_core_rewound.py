@@ -140,10 +140,14 @@ def test_of_a_topic_that_was_denied_a_heartbeat_may_come_before_the_answer(start
     assert talk.core.stream_table.rewound == rewound
 
 
-def test_another_incarnation_is_waited_for_so_long_only():
+def test_another_incarnation_is_waited_for_until_its_echo():
     talk = followed(10)
     talk.hear(welcome(incarnation=2))
-    talk.pass_ms(1001)
+    number = talk.probe().probe
+    talk.pass_ms(20_000)
+    talk.hear(data(10, 5))
+    assert talk.read() == []
+    talk.hear(echo(number, began(10, 15), incarnation=2))
     talk.hear(data(10, 5))
     assert talk.read() == [("t", 10, 5)]
 

@@ -71,7 +71,7 @@ def test_a_session_is_its_publishers_and_no_other_servers():
     talk.hear(data(0, topic="b1", session=SESSION), line=1)  # bob may publish b1, but not as ann
     talk.hear(frames.welcome(SESSION, recovery="memory://bob"), line=1)
     assert talk.core.invalid == {"denied": 2}
-    assert talk.core.peers[SESSION].recovery == "memory://r"
+    assert talk.core.peers[SESSION].own.recovery == "memory://r"
     talk.hear(data(0, topic="a1", session=SESSION))
     talk.hear(data(0, topic="b1", session=7), line=1)
     assert talk.read() == [("a1", 0, 1), ("b1", 0, 1)]

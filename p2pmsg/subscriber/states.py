@@ -1,0 +1,99 @@
+"""The states of a session and of its end, and what leads from one to another. Pure.
+
+Theory of operation. A session begins when a publisher announces it: MET. The publisher is asked for
+an echo, which says where its streams begin: JOINED, and its messages are delivered. From then on
+two things are watched: does anything come over the data path, and does the publisher answer over
+the recovery channel? ::
+
+    data path  recovery
+    yes        (either)  JOINED
+    no         yes       ONE_WAY: what is missing is asked for, and comes, over the recovery channel
+    no         no        SILENT: what is missing will be lost as `publisher_gone`
+
+When another incarnation of the publisher is heard, it may use sequences again: UNCONFIRMED, nothing
+of the session is taken until its echo has said where it goes on; it is the same where one that
+was silent is back and its echo is awaited. A session ends when another one
+has its place: ENDED, or LEFT where it was never joined. It is back when it is announced again.
+GIVEN_UP: it fell silent before it was joined, and what had come of it was delivered.
+
+An event that is not in the table of its state changes nothing: frames come late.
+"""
+
+from enum import IntEnum, auto
+from typing import Final
+
+
+class State(IntEnum):
+    """Where a session stands."""
+
+    MET = auto()
+    JOINED = auto()
+    ONE_WAY = auto()
+    SILENT = auto()
+    UNCONFIRMED = auto()
+    GIVEN_UP = auto()
+    ENDED = auto()
+    LEFT = auto()
+
+
+class Event(IntEnum):
+    """What happens to a session."""
+
+    ECHOED = auto()
+    """Its publisher has said where its streams stand."""
+    RELAY_ECHOED = auto()
+    """A relay has."""
+    OTHER_INCARNATION = auto()
+    """Another incarnation of its publisher was heard of."""
+    HEARD = auto()
+    """Something came over the data path again."""
+    ANSWERED = auto()
+    """It answered over the recovery channel while the data path is silent."""
+    SILENCE = auto()
+    """Nothing has come over any channel for `publisher_timeout`."""
+    ABANDONED = auto()
+    """It was silent for so long that it is not waited for."""
+    REPLACED = auto()
+    """Another session has its place."""
+    ANNOUNCED = auto()
+    """It is announced once more after its end."""
+    UNREACHED = auto()
+    """Its publisher does not answer, and relays have it."""
+    RELAYED = auto()
+    """A relay says that it has it."""
+
+
+_S, _E = State, Event
+_UNJOINED: Final = {
+    _E.ECHOED: _S.JOINED,
+    _E.RELAY_ECHOED: _S.JOINED,
+    _E.ABANDONED: _S.GIVEN_UP,
+    _E.REPLACED: _S.LEFT,
+}
+_JOINED: Final = {
+    _E.ECHOED: _S.JOINED,
+    _E.RELAY_ECHOED: _S.JOINED,
+    _E.OTHER_INCARNATION: _S.UNCONFIRMED,
+    _E.HEARD: _S.JOINED,
+    _E.ANSWERED: _S.ONE_WAY,
+    _E.SILENCE: _S.SILENT,
+    _E.REPLACED: _S.ENDED,
+}
+TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
+    _S.MET: _UNJOINED,
+    _S.GIVEN_UP: _UNJOINED,
+    _S.JOINED: _JOINED,
+    _S.ONE_WAY: _JOINED,
+    _S.SILENT: _JOINED,
+    _S.UNCONFIRMED: {
+        _E.ECHOED: _S.JOINED,
+        _E.UNREACHED: _S.JOINED,
+        _E.REPLACED: _S.ENDED,
+    },
+    _S.ENDED: {_E.ANNOUNCED: _S.UNCONFIRMED, _E.RELAYED: _S.JOINED},
+    _S.LEFT: {_E.ANNOUNCED: _S.MET, _E.RELAYED: _S.MET},
+}
+WAS_JOINED: Final = frozenset({_S.JOINED, _S.ONE_WAY, _S.SILENT, _S.UNCONFIRMED, _S.ENDED})
+"""An echo came, over any route."""
+IS_OVER: Final = frozenset({_S.ENDED, _S.LEFT})
+"""Another session has its place."""
