@@ -294,12 +294,16 @@ class Settled(codec.Struct, array_like=True):
 
 T = TypeVar("T")
 B = TypeVar("B", bound=codec.Struct)
+_BODY_ERRORS: Final = (codec.CodecError, ValueError, RecursionError, OverflowError)
 _decoder_of: Final = lru_cache(maxsize=None)(codec.make_decoder)
 
 
 def read_body(frame: Frame, kind: type[B]) -> B:
     """Return the body of a control frame; `FrameError` where it does not fit."""
-    body: B = decoded(frame, _decoder_of(kind).decode)
+    try:
+        body: B = _decoder_of(kind).decode(memoryview(frame.data)[frame.body_at :])
+    except _BODY_ERRORS:
+        raise FrameError("body") from None
     return body
 
 
@@ -307,5 +311,5 @@ def decoded(frame: Frame, decode: Callable[[memoryview], T]) -> T:
     """Return a frame's body as `decode` reads it; `FrameError` where it does not fit."""
     try:
         return decode(memoryview(frame.data)[frame.body_at :])
-    except (codec.CodecError, ValueError, RecursionError, OverflowError):
+    except _BODY_ERRORS:
         raise FrameError("body") from None

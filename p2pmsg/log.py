@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import recovery.log
 from p2pmsg.checks import checked
 from p2pmsg.publisher.log import log_errors
-from p2pmsg.publisher.logged_batch import count_of, frame_of
+from p2pmsg.publisher.tail_frames import count_of, frame_of
 from p2pmsg.wire import Frame, FrameError
 from recovery.log import Finding, LogConfig, LogStore, StreamSummary
 from recovery.log.repair import Unkept

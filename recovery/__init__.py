@@ -19,9 +19,8 @@ from recovery.reassembly import Reassembler
 from recovery.receiver import ReceiverConfig, StreamReceiver
 from recovery.reorder import InsertResult, ReorderBuffer
 from recovery.replay_buffer import Kept, PartedFrame, ReplayBuffer
-from recovery.retransmit import RequesterStats, RetransmitScheduler
+from recovery.retransmit import RequesterStats, RetransmitScheduler, SentFrames
 from recovery.retry import RetryPolicy
-from recovery.sent_frames import SentFrames
 from recovery.stall import StallGuard
 from recovery.window import FlowWindow
 

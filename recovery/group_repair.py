@@ -54,7 +54,7 @@ class GroupRepair:
     def __init__(
         self, rate_bytes_s: int = 128 * 2**20, *, linger: float = 0.01, ranges_max: int = 1024
     ) -> None:
-        self.scheduler = RetransmitScheduler(
+        self.scheduler: RetransmitScheduler[str] = RetransmitScheduler(
             linger=0.0, budget_bytes_s=rate_bytes_s // 2, budget_burst_bytes=rate_bytes_s // 16,
             ranges_max=ranges_max,
         )  # fmt: skip

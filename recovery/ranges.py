@@ -34,8 +34,8 @@ class RangeSet:
 
     def add(self, start: int, stop: int) -> int:
         """Cover `[start, stop)`; returns how many sequences were not covered before."""
-        _check(start, stop)
-        if start == stop:
+        if not 0 <= start < stop:
+            _check(start, stop)
             return 0
         starts, stops = self._starts, self._stops
         low = bisect_left(stops, start)  # the first range that reaches or touches start

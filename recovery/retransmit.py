@@ -9,15 +9,71 @@ until it may go on, and costs the others nothing::
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from copy import copy
 from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
 from recovery.budget import TokenBucket
 from recovery.checks import to_ns
 from recovery.deadlines import DeadlineHeap
 from recovery.ranges import RangeSet
-from recovery.sent_frames import SentFrames
+
+SENT_MAX: Final = 8192
+"""Requesters of which it is remembered how many frames went to them; beyond it the one that was met
+first is forgotten. Twice as many as have requests at a publisher."""
+
+
+class _Sent:
+    __slots__ = ("base", "count", "received")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.base = 0
+        self.received: int | None = None
+
+
+class SentFrames:
+    """Numbers the frames that go to each requester.
+
+    A requester says how many have come. It counts on where its connection was made again, and is
+    another requester then; what it had when it first said so was sent to the former one.
+    """
+
+    __slots__ = ("_highest", "_requesters")
+
+    def __init__(self) -> None:
+        self._requesters: dict[bytes, _Sent] = {}
+        self._highest = 0
+
+    def note(self, requester: bytes) -> int:
+        """Note that a frame was sent; returns its number, which grows."""
+        sent = self._of(requester)
+        sent.count += 1
+        self._highest = max(self._highest, sent.count)
+        return sent.count
+
+    def arrived(self, requester: bytes, received: int | None) -> int:
+        """Return the number up to which frames have come, by how many its requester received.
+
+        All count as come where it does not say (None), and where its number has gone back.
+        """
+        sent = self._of(requester)
+        if received is None:
+            return sent.count
+        if sent.received is None or received < sent.received:
+            sent.base = sent.count - received
+        sent.received = received
+        return sent.base + received
+
+    def _of(self, requester: bytes) -> _Sent:
+        sent = self._requesters.get(requester)
+        if sent is None:
+            if len(self._requesters) >= SENT_MAX:
+                del self._requesters[next(iter(self._requesters))]
+            # Numbers that were given before, to one that was forgotten, are below it.
+            sent = self._requesters[requester] = _Sent(self._highest)
+        return sent
 
 
 @dataclass(slots=True)
@@ -34,25 +90,27 @@ class RequesterStats:
 
 
 REQUESTERS_MAX = 4096
+S = TypeVar("S", bound=Hashable)
+"""What names a stream."""
 _ANSWERED_MAX = 4096
-_Answer = tuple[int, str, int, int, int]
+_Answer = tuple[int, S, int, int, int]
 """When it was sent, stream, start, stop, and the number of its frame."""
 _FLIGHT_NS = 30_000_000_000
 """How long an answer may be on its way: as long as a slow link takes for what queues hold."""
 
 
-class _Requester:
+class _Requester(Generic[S]):
     __slots__ = ("answered", "bucket", "ranges_held", "stats", "wanted")
 
     def __init__(self, bucket: TokenBucket) -> None:
         self.bucket = bucket
-        self.wanted: dict[str, RangeSet] = {}
+        self.wanted: dict[S, RangeSet] = {}
         self.ranges_held = 0
         # The newest answers; a forgotten one costs a repetition.
-        self.answered: deque[_Answer] = deque(maxlen=_ANSWERED_MAX)
+        self.answered: deque[_Answer[S]] = deque(maxlen=_ANSWERED_MAX)
         self.stats = RequesterStats()
 
-    def add(self, stream: str, start: int, stop: int, ranges_max: int) -> bool:
+    def add(self, stream: S, start: int, stop: int, ranges_max: int) -> bool:
         """Want `[start, stop)`, which is not empty; False where that would be a range too many."""
         wanted = self.wanted.get(stream)
         if wanted is None:  # mostly
@@ -70,7 +128,7 @@ class _Requester:
         self.ranges_held += grown
         return True
 
-    def remove(self, stream: str, start: int, stop: int, ranges_max: int) -> None:
+    def remove(self, stream: S, start: int, stop: int, ranges_max: int) -> None:
         """Want `[start, stop)` no more.
 
         Where that cuts a range in two and so passes the bound, the upper part is forgotten and
@@ -95,7 +153,7 @@ class _Requester:
             del self.wanted[stream]
 
 
-class RetransmitScheduler:
+class RetransmitScheduler(Generic[S]):
     """What each requester still waits for, and whose turn it is.
 
     Args:
@@ -112,11 +170,9 @@ class RetransmitScheduler:
         requesters_max: bound on the requesters remembered. The one idle for longest is dropped;
             where none is idle the new one is refused. Default 4096, as many as one publisher may
             have subscribers.
-        frames: numbers what goes to each requester; who else sends to them notes it there. Default:
-            one of its own.
 
     Attributes:
-        frames: as given.
+        frames: numbers what goes to each requester; who else sends to them notes it there.
         ranges_refused: ranges refused because a bound was met, over all requesters.
         messages_lingering: messages not answered because they had just been, or are on their way.
 
@@ -130,13 +186,12 @@ class RetransmitScheduler:
         budget_burst_bytes: int = 32 * 2**20,
         ranges_max: int = 1024,
         requesters_max: int = REQUESTERS_MAX,
-        frames: SentFrames | None = None,
     ) -> None:
         self._budget = budget_bytes_s, budget_burst_bytes
         self._ranges_max, self._requesters_max = ranges_max, requesters_max
-        self.frames = SentFrames() if frames is None else frames
+        self.frames = SentFrames()
         self._linger_ns = to_ns(linger)
-        self._requesters: dict[bytes, _Requester] = {}
+        self._requesters: dict[bytes, _Requester[S]] = {}
         # Each known requester is in exactly one of these three.
         self._ready: OrderedDict[bytes, None] = OrderedDict()
         self._parked: DeadlineHeap[bytes] = DeadlineHeap()
@@ -146,7 +201,7 @@ class RetransmitScheduler:
     def request(
         self,
         requester: bytes,
-        stream: str,
+        stream: S,
         ranges: Iterable[tuple[int, int]],
         *,
         now_ns: int,
@@ -158,95 +213,54 @@ class RetransmitScheduler:
         `linger` are ignored, since that answer is on its way, and so are those that it cannot have
         received yet, where it says how many frames it has `received`. Malformed ranges are ignored.
         """
-        well_formed = [(start, stop) for start, stop in ranges if 0 <= start < stop]
         state = self._known(requester)
-        if state is None:
-            self.ranges_refused += len(well_formed)
-            return well_formed
-        state.stats.requests += 1
-        arrived = self.frames.arrived(requester, received)
-        parts = self._not_answered(state, stream, well_formed, now_ns, arrived)
-        ranges_max = self._ranges_max
-        refused = [(a, b) for a, b in parts if not state.add(stream, a, b, ranges_max)]
+        refused: list[tuple[int, int]] = []
+        if state is not None:
+            state.stats.requests += 1
+            arrived = self.frames.arrived(requester, received)
+            if state.answered:
+                ranges = self._not_answered(state, stream, ranges, now_ns, arrived)
+        for start, stop in ranges:
+            if not 0 <= start < stop:
+                continue
+            if state is None or not state.add(stream, start, stop, self._ranges_max):
+                refused.append((start, stop))
         self.ranges_refused += len(refused)
-        state.stats.ranges_refused += len(refused)
-        if state.wanted and requester in self._idle:
-            del self._idle[requester]
-            self._ready[requester] = None
-            self._park_if_throttled(requester, state, now_ns)
+        if state is not None:
+            state.stats.ranges_refused += len(refused)
+            if state.wanted and requester in self._idle:
+                del self._idle[requester]
+                self._ready[requester] = None
         return refused
 
-    def answer_at_once(
-        self,
-        requester: bytes,
-        stream: str,
-        start: int,
-        stop: int,
-        size: int,
-        *,
-        now_ns: int,
-        received: int | None = None,
-    ) -> bool:
-        """Take a NACK of one range that goes out now, in `size` bytes; False: call `request`.
-
-        So it is where the requester waits for nothing, was answered nothing within `linger` and has
-        a budget. It is `request`, `next_job` and `sent` in one, at a third of what they take.
-        """
-        state = self._known(requester)
-        if state is None or state.wanted:
-            return False
-        recent, arrived = state.answered, self.frames.arrived(requester, received)
-        if recent and self._is_coming(recent[-1], arrived, now_ns):
-            return False
-        if not state.bucket.try_take(size, now_ns):
-            return False
-        recent.clear()
-        number = self.frames.note(requester)
-        if self._linger_ns:
-            recent.append((now_ns, stream, start, stop, number))
-        stats = state.stats
-        stats.requests += 1
-        stats.bytes_sent += size
-        stats.messages_sent += stop - start
-        return True
-
-    def take_back(self, requester: bytes, stream: str, start: int, stop: int) -> None:
-        """Let wait what `answer_at_once` took: it could not be sent, and goes out in its turn."""
-        state = self._requesters.get(requester)
-        if state is None:
-            return
-        state.stats.messages_sent -= stop - start
-        self.frames.take_back(requester)
-        if not state.add(stream, start, stop, self._ranges_max):
-            self.ranges_refused += 1
-            state.stats.ranges_refused += 1
-        elif requester in self._idle:
-            del self._idle[requester]
-            self._ready[requester] = None
-
-    def next_job(self, *, now_ns: int) -> tuple[bytes, str, int, int] | None:
+    def next_job(self, *, now_ns: int) -> tuple[bytes, S, int, int] | None:
         """Return (requester, stream, start, stop) to answer now, or None.
 
         Its requester goes to the end of the queue, and the stream to the end of the requester's.
         The caller answers with one frame, or a few, from `start` on and says so with `sent`; a
         job that is neither sent, dropped nor blocked comes again in its next turn.
         """
-        while (requester := self._parked.pop_due(now_ns)) is not None:
-            self._ready[requester] = None
-            self._park_if_throttled(requester, self._requesters[requester], now_ns, again=True)
-        if not self._ready:
-            return None
-        requester = next(iter(self._ready))
-        self._ready.move_to_end(requester)
-        wanted = self._requesters[requester].wanted
-        stream = next(iter(wanted))
-        ranges = wanted[stream] = wanted.pop(stream)
-        first = ranges.first
-        assert first is not None  # what is not wanted any more is forgotten
-        return requester, stream, *first
+        ready = self._ready
+        while self._parked.times and (due := self._parked.pop_due(now_ns)) is not None:
+            ready[due] = None
+        while ready:
+            requester = next(iter(ready))
+            state = self._requesters[requester]
+            if state.bucket.available(now_ns) < 1:
+                del ready[requester]
+                self._parked.set(requester, state.bucket.ready_at_ns(now_ns))
+                state.stats.throttled += 1
+                continue
+            ready.move_to_end(requester)
+            stream = next(iter(state.wanted))
+            ranges = state.wanted[stream] = state.wanted.pop(stream)
+            first = ranges.first
+            assert first is not None  # what is not wanted any more is forgotten
+            return requester, stream, *first
+        return None
 
     def sent(
-        self, requester: bytes, stream: str, start: int, stop: int, size: int, *, now_ns: int
+        self, requester: bytes, stream: S, start: int, stop: int, size: int, *, now_ns: int
     ) -> None:
         """Note that `[start, stop)` went to a requester in `size` bytes, and charge its budget."""
         number = self.frames.note(requester)
@@ -260,9 +274,8 @@ class RetransmitScheduler:
         if self._linger_ns:
             self._remember(state, (now_ns, stream, start, stop, number))
         self._settle(requester, state)
-        self._park_if_throttled(requester, state, now_ns)
 
-    def drop_range(self, requester: bytes, stream: str, start: int, stop: int) -> None:
+    def drop_range(self, requester: bytes, stream: S, start: int, stop: int) -> None:
         """Forget `[start, stop)`: it is not kept, and the requester was informed."""
         state = self._requesters.get(requester)
         if state is None:
@@ -303,7 +316,7 @@ class RetransmitScheduler:
         first = self._parked.first()
         return None if first is None else max(now_ns, first[0])
 
-    def waiting(self, requester: bytes, stream: str) -> RangeSet:
+    def waiting(self, requester: bytes, stream: S) -> RangeSet:
         """Return what a requester still waits for in a stream, as a copy."""
         state = self._requesters.get(requester)
         ranges = None if state is None else state.wanted.get(stream)
@@ -316,7 +329,7 @@ class RetransmitScheduler:
     def __len__(self) -> int:
         return len(self._requesters)
 
-    def _known(self, requester: bytes) -> _Requester | None:
+    def _known(self, requester: bytes) -> _Requester[S] | None:
         state = self._requesters.get(requester)
         if state is None:
             if len(self._requesters) >= self._requesters_max:
@@ -329,7 +342,7 @@ class RetransmitScheduler:
             self._idle.move_to_end(requester)
         return state
 
-    def _is_coming(self, answer: _Answer, arrived: int, now_ns: int) -> bool:
+    def _is_coming(self, answer: _Answer[S], arrived: int, now_ns: int) -> bool:
         """Whether an answer is too young to be repeated, or is on its way for certain."""
         when_ns, *_, number = answer
         age_ns = now_ns - when_ns
@@ -337,12 +350,12 @@ class RetransmitScheduler:
 
     def _not_answered(
         self,
-        state: _Requester,
-        stream: str,
-        ranges: list[tuple[int, int]],
+        state: _Requester[S],
+        stream: S,
+        ranges: Iterable[tuple[int, int]],
         now_ns: int,
         arrived: int,
-    ) -> list[tuple[int, int]]:
+    ) -> Iterable[tuple[int, int]]:
         """Return what of `ranges` was not answered, or has to be again; count the rest."""
         recent = state.answered
         while recent and not self._is_coming(recent[0], arrived, now_ns):
@@ -350,11 +363,15 @@ class RetransmitScheduler:
         if not recent:
             return ranges
         answered = RangeSet((start, stop) for _, name, start, stop, _ in recent if name == stream)
-        parts = [part for start, stop in ranges for part in answered.missing(start, stop)]
-        self.messages_lingering += sum(b - a for a, b in ranges) - sum(b - a for a, b in parts)
+        parts: list[tuple[int, int]] = []
+        for start, stop in ranges:
+            if 0 <= start < stop:
+                missing = answered.missing(start, stop)
+                self.messages_lingering += stop - start - sum(b - a for a, b in missing)
+                parts += missing
         return parts
 
-    def _remember(self, state: _Requester, answer: _Answer) -> None:
+    def _remember(self, state: _Requester[S], answer: _Answer[S]) -> None:
         recent = state.answered
         now_ns, stream, start, stop, number = answer
         if recent:
@@ -366,17 +383,8 @@ class RetransmitScheduler:
                 return
         recent.append(answer)
 
-    def _settle(self, requester: bytes, state: _Requester) -> None:
+    def _settle(self, requester: bytes, state: _Requester[S]) -> None:
         if not state.wanted and requester not in self._idle:
             self._ready.pop(requester, None)
             self._parked.discard(requester)
             self._idle[requester] = None
-
-    def _park_if_throttled(
-        self, requester: bytes, state: _Requester, now_ns: int, *, again: bool = False
-    ) -> None:
-        if requester in self._ready and state.bucket.available(now_ns) < 1:
-            del self._ready[requester]
-            self._parked.set(requester, state.bucket.ready_at_ns(now_ns))
-            if not again:
-                state.stats.throttled += 1

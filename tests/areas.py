@@ -13,7 +13,7 @@ AREAS = {
         "unit/recovery/log/*", "unit/p2pmsg/publisher/test_log.py", "unit/p2pmsg/cli/test_log_*.py",
         "integration/test_*log*.py", "integration/test_acknowledge.py",
         "integration/test_full_disk.py",
-        "unit/p2pmsg/publisher/test_logged_batch.py", "property/test_log_model.py",
+        "unit/p2pmsg/publisher/test_tail_frames.py", "property/test_log_model.py",
         "simulation/test_log.py", "simulation/test_shorter_log.py",
     ),
     "cursor": ("*/test_*cursor*.py", "unit/p2pmsg/subscriber/test_*resume*.py"),

@@ -62,21 +62,24 @@ class Reliable:
 
     def missing(self, timeout_s: float) -> tuple[int, str]:
         """Return how many deltas no collector has, and why, after so many seconds of waiting."""
-        requests, following = self.publisher.core.requests, self.following()
+        core, following = self.publisher.core, self.following()
+        stream = core.streams.get(DELTAS_TOPIC)
+        if stream is None:
+            return 0, ""
         # What the replay buffer no longer had when collectors asked for it.
-        lost = requests.unreached.get(DELTAS_TOPIC)
-        gone = 0 if lost is None else sum(b - a for a, b in lost.overlap(self._first, following))
+        gone = sum(b - a for a, b in stream.unreached.overlap(self._first, following))
         if self._is_acknowledged():
             return gone, "evicted before a collector had them"
-        why = "confirmed by no collector" if requests.subscribers else "no collector was there"
-        unacknowledged = following - max(self._first, requests.acknowledged.get(DELTAS_TOPIC, 0))
+        why = "confirmed by no collector" if core.joined else "no collector was there"
+        unacknowledged = following - max(self._first, stream.acknowledged)
         return gone + unacknowledged, f"{why} within {timeout_s:g} s"
 
     def _is_acknowledged(self) -> bool:
         """Whether a collector has everything, or none says what it has."""
-        requests, following = self.publisher.core.requests, self.following()
-        has_all = requests.acknowledged.get(DELTAS_TOPIC, 0) >= following
-        return following <= self._first or bool(requests.settlers) or has_all
+        core, following = self.publisher.core, self.following()
+        stream = core.streams.get(DELTAS_TOPIC)
+        has_all = stream is None or stream.acknowledged >= following
+        return following <= self._first or has_all or bool(core.requests.known.settlers())
 
     def _is_through(self) -> bool:
         """Whether a closing client may go: a collector has everything, and others are through.

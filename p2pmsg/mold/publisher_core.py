@@ -64,7 +64,7 @@ class MoldPublisherCore:
         self._packet_bytes = packet_bytes
         self._history = history
         self._log = log
-        self._scheduler = RetransmitScheduler(linger=0.0)
+        self._scheduler: RetransmitScheduler[str] = RetransmitScheduler(linger=0.0)
         self._addresses: dict[bytes, Any] = {}
         self._heartbeat = HeartbeatSchedule(now_ns=now_ns, interval_min=_HEARTBEAT_S)
         self._end_due_ns = 0

@@ -31,7 +31,7 @@ from p2pmsg.publisher.batch import (
     packing_error,
     start_frame,
 )
-from p2pmsg.publisher.served import Packed, PublisherStream, Served
+from p2pmsg.publisher.served import Packed, PublisherStream, ServedSession
 from p2pmsg.wire import ARRAY4, NO_COLUMNS, REST, Frame, FrameError, Kind, encoder
 from recovery import FlowWindow, GroupRepair, ReplayBuffer
 
@@ -87,7 +87,7 @@ class MulticastSender:
 
     def __init__(
         self,
-        served: Served,
+        served: ServedSession,
         replay: ReplayBuffer,
         config: PublisherConfig,
         datagram_bytes: int,

@@ -143,7 +143,9 @@ def _open_sender(
         lines, datagram_bytes = open_senders(endpoints, core.config, network)
         keys = None if security is None else _group_keys(core, security, lines, network)
         chance = network.random
-        multicast = MulticastSender(core, core.replay, core.config, datagram_bytes, chance, keys)
+        multicast = MulticastSender(
+            core.own, core.replay, core.config, datagram_bytes, chance, keys
+        )
         core.use_multicast(multicast)
         group = DatagramSender(core, multicast, lines, network.now_ns)
         outgoing = DatagramOutgoing(core, group, network.now_ns)

@@ -391,8 +391,8 @@ class PublisherBase(ServingBase):
             batch = batches.batch if topic is batches.topic else batches.get(topic)
             has_left = True
             if batch is not None:
-                if key is None and timestamp_ns is None and headers is None and batch.is_plain:
-                    # `Batch.append`, written out: the call would be a sixth of all.
+                if key is None and timestamp_ns is None and headers is None and batch.slot is None:
+                    # `Batch.put`, written out: the call would be a sixth of all.
                     buffer = batch.buffer
                     try:
                         batch.encode_into(value, buffer, -1)
@@ -406,7 +406,7 @@ class PublisherBase(ServingBase):
                         sequence = -1
                         batch.repair()
                 else:
-                    sequence = batch.append(value, key, timestamp_ns, headers)
+                    sequence = batch.put(value, key, timestamp_ns, headers)
             else:
                 sequence = self._publish_alone(topic, value, key, timestamp_ns, headers)
                 has_left = not self._peer.needs_turn

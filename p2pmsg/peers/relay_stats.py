@@ -26,11 +26,11 @@ def relay_stats(
     answering: dict[str, bool],
 ) -> RelayStats:
     """Return the counters."""
-    served, subscribers = list(core.sessions.values()), core.requests.subscribers
+    served, requests = list(core.sessions.values()), core.requests
     totals: Counter[str] = Counter(source.stream_table.forgotten)
     for stream in source.streams:
         totals.update(stream.totals())
-    invalid = Counter(source.invalid) + core.invalid + Counter(core.requests.frames_invalid)
+    invalid = Counter(source.invalid) + core.invalid + requests.invalid
     names = {up.name for up in source.relays.upstreams.values()}
     names |= {peer.name for peer in source.peers.values() if peer.joined and peer.direct}
     lines = zip(upstreams, source.lines, strict=True)
@@ -56,21 +56,21 @@ def relay_stats(
             for loss in stream.losses
         ],
         repaired_from={"buffer": totals["repaired"], "relay": totals["relayed"]},
-        repaired=core.requests.messages_repaired,
+        repaired=dict(requests.messages_repaired),
         outstanding=_outstanding(core, source),
-        subscribers=len(subscribers),
+        subscribers=core.joined,
         upstreams=sorted(names),
         loops_refused=source.relays.loops_refused,
         refused=[upstream for upstream, why in refusals.items() if why == LOOP],
         refusals=refusals,
         replay_bytes=core.replay.bytes_held, replay_frames=core.replay.frames_held,
         log=None if core.log is None else core.log.stats(),
-        requesters=requester_stats([each.requests for each in served], subscribers),
+        requesters=requester_stats(requests),
         frames_shed=guard.frames_shed,
         frames_invalid=dict(invalid),
         sessions_refused=core.sessions_refused, streams_refused=core.streams_refused,
         undelivered=undelivered, unanswered=unanswered, answering=answering,
-        subscribers_forgotten=core.requests.forgotten_names, **_counts(core, source),
+        subscribers_forgotten=requests.forgotten_names, **_counts(core, source),
         **connection_counts(sender, server),
     )  # fmt: skip
 
@@ -89,14 +89,11 @@ def _outstanding(core: RelayCore, source: SubscriberCore) -> int:
 
 
 def _counts(core: RelayCore, source: SubscriberCore) -> dict[str, int]:
-    handlers = [served.requests for served in core.sessions.values()]
     return {
         "requests_denied": core.requests.denied,
         "denied": source.denials.count,
         "streams_rewound": source.stream_table.rewound,
-        "control_dropped": core.control.dropped
-        + core.requests.replies_dropped
-        + sum(handler.replies_dropped for handler in handlers),
-        "heads_throttled": sum(handler.heads.throttled for handler in handlers),
+        "control_dropped": core.control.dropped + core.requests.replies_dropped,
+        "heads_throttled": core.requests.heads.throttled,
         "memo_errors": 0 if core.metadata is None else core.metadata.errors,
     }

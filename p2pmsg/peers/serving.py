@@ -190,7 +190,8 @@ class ServingPeer(Peer):
                     self._take_of_user(rules, requester, frame, now_ns)
             if len(taken) < at_once or self.now_ns() > now_ns + _ANSWERING_NS:
                 break
-        requests.on_malformed(self.server.malformed)
+        if self.server.malformed:
+            requests.on_malformed(self.server.malformed)
 
     def _take_of_user(
         self, rules: "AccessWatch", requester: bytes, frame: bytes, now_ns: int

@@ -1,11 +1,10 @@
 """The counters of publishers, gathered."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import transports
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.publisher.requests import KnownSubscriber, RequestHandler
+from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.stats import MulticastLineStats, MulticastStats, PublisherStats, RequesterStats
 from recovery import StallGuard
 
@@ -39,7 +38,7 @@ def publisher_stats(
         messages_repaired=sum(repaired.values()),
         repaired=repaired,
         log=None if core.log is None else core.log.stats(),
-        requesters=requester_stats([requests], requests.subscribers),
+        requesters=requester_stats(requests),
         frames_shed=guard.frames_shed,
         stalls=guard.stalls,
         stalled=guard.stalled_ns / 1e9,
@@ -55,11 +54,9 @@ def publisher_stats(
     )
 
 
-def requester_stats(
-    handlers: Sequence[RequestHandler], subscribers: Mapping[int, KnownSubscriber]
-) -> list[RequesterStats]:
+def requester_stats(requests: RequestHandler) -> list[RequesterStats]:
     """Return what each of the subscribers was sent again."""
-    names = {known.requester: known.name for known in subscribers.values()}
+    names = {known.requester: known.name for known in requests.subscribers.values()}
     return [
         RequesterStats(
             name=names.get(requester) or requester.hex(),
@@ -68,8 +65,7 @@ def requester_stats(
             refused=stats.ranges_refused,
             throttled=stats.throttled,
         )
-        for handler in handlers
-        for requester, stats in handler.scheduler.requester_stats().items()
+        for requester, stats in requests.scheduler.requester_stats().items()
     ]
 
 

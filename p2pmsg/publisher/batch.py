@@ -1,12 +1,15 @@
 """Open batches: messages of one stream each, on their way into one frame."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg import codec
 from p2pmsg.errors import MessageError, MessageTooLargeError, P2PError
 from p2pmsg.wire import ARRAY4, NO_COLUMNS, REST, encoder, values_header
 from recovery import PartedFrame
+
+if TYPE_CHECKING:
+    from recovery.log import TailSlot
 
 _NIL: Final = b"\xc0"
 _LARGE_BYTES: Final = 4 * 1024
@@ -22,6 +25,8 @@ _TIMESTAMP_MAX: Final = 2**62
 _TIMESTAMP_MIN: Final = -(2**62)
 """Up to the year 2116; the difference of two such times fits in 64 bits."""
 _BUFFERS_MAX: Final = 8
+_SLOT_END, _SLOT_COLUMNS = 0, 1
+_NO_SCRATCH: Final = bytearray()
 _encode_into: Final = encoder.encode_into
 _TEXT: Final = frozenset((str,))
 _PLAIN: Final = frozenset((type(None), bool, int, float, str, bytes))
@@ -136,6 +141,10 @@ class Batch:
     A message is in when `end` and `next` say so: they are set one after the other with no call in
     between, so an interrupt (Ctrl-C) leaves at most something that `repair` can cut off.
 
+    With a `slot` of a log's tail file a message outlives the process from the moment it is in: its
+    value is there, and `buffer` gets it when the batch is sealed. The slot's `header[0]`, which
+    says where values end, is stored last.
+
     Attributes:
         buffer: the frame so far: topic, zero byte, space for the header, values.
         end: where in `buffer` the last message ends.
@@ -147,30 +156,16 @@ class Batch:
         opened_ns: when, by the monotonic clock; the linger counts from here.
         own_ns: the same in the program's own time: see `Gathering`.
         encode_into: packs a value that nobody has looked at, as a codec's encoder does.
-        is_plain: whether a message is in when it is in `buffer`, and `end` and `next` say so.
+        slot: where its values are meanwhile, at the places that they will have in `buffer`; or
+            None.
 
     """
 
     __slots__ = (
-        "_begin",
-        "_body_at",
-        "_columns",
-        "_headers",
-        "_keys",
-        "_last_columns",
-        "_timestamps",
-        "base_timestamp_ns",
-        "beyond",
-        "buffer",
-        "encode_into",
-        "end",
-        "first",
-        "is_plain",
-        "limit",
-        "next",
-        "opened_ns",
-        "own_ns",
-    )
+        "_begin", "_body_at", "_columns", "_former_columns", "_headers", "_keys", "_last_columns",
+        "_scratch", "_slot_columns", "_timestamps", "base_timestamp_ns", "beyond", "buffer",
+        "encode_into", "end", "first", "limit", "next", "opened_ns", "own_ns", "slot",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -182,9 +177,11 @@ class Batch:
         buffer: bytearray,
         pace: int = PACE_MAX,
         encode_into: Callable[..., None] = _encode_into,
+        slot: "TailSlot | None" = None,
     ) -> None:
         """Begin; `pace` is that of the stream's batch before. Default: only the full one is due."""
-        self.encode_into, self.is_plain = encode_into, True
+        self.encode_into, self.slot = encode_into, slot
+        self._scratch = _NO_SCRATCH if slot is None else bytearray()
         self._body_at = len(prefix) + REST.size
         self.buffer = buffer
         self.end = start_frame(buffer, prefix)
@@ -195,7 +192,11 @@ class Batch:
         first_check = pace if 2 * pace >= frame_bytes else pace // 2
         self.limit = min(frame_bytes, self.end + max(first_check, _FIRST_LOOK_BYTES))
         self.beyond = frame_bytes - self.limit
-        self._columns = self._last_columns = 0
+        self._columns = self._last_columns = self._slot_columns = 0
+        self._former_columns: tuple[int, int] = (
+            -1,
+            0,
+        )  # of which message, and what the slot had before it
         self._timestamps: list[int] | None = None
         self._keys: list[str | None] | None = None
         self._headers: list[codec.Raw | None] | None = None
@@ -230,81 +231,120 @@ class Batch:
         self.limit, self.beyond = limit, full - limit
         return True
 
-    def append(self, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> int:
-        """Add a message and return its sequence; -1: the core is to look at it, or at the batch.
+    def put(
+        self, value: Any, key: Any, timestamp_ns: Any, headers: Any, bytes_max: int | None = None
+    ) -> int:
+        """Add a message and return its sequence; -1 where it was not added.
 
-        That is where the batch is full, or seems to be, and where the value cannot be packed as it
-        is. An exception at any step leaves what `repair` cuts off.
+        An exception at any step leaves what `repair` cuts off.
+
+        Args:
+            value: of the message.
+            key: of the message, or None.
+            timestamp_ns: of the message, or None.
+            headers: of the message, or None.
+            bytes_max: how large it may be, packed, whatever the `limit`; `value` is prepared.
+                -1 means then that the slot has no space for it. Default: it is added
+                where it fits below `limit`, and can be packed as it is; else the core is to look.
 
         Raises:
-            MessageError: the key, the timestamp or the headers cannot be published.
+            MessageError: the message cannot be published; one of `PACKING_ERRORS`, with
+                `bytes_max`: its value cannot.
 
         """
-        buffer = self.buffer
+        begin, slot, extra = self.end, self.slot, 0
         try:
-            self.encode_into(value, buffer, -1)
+            if slot is None:
+                (self.encode_into if bytes_max is None else _encode_into)(value, self.buffer, -1)
+                size = len(self.buffer)
+            else:
+                packed = self._scratch
+                (self.encode_into if bytes_max is None else _encode_into)(value, packed)
+                size = begin + len(packed)
         except PACKING_ERRORS:
-            del buffer[self.end :]
-            return -1
+            self.repair()
+            if bytes_max is None:
+                return -1
+            raise
         if key is not None or timestamp_ns is not None or headers is not None:
-            self._add_columns_of(key, timestamp_ns, headers)
-        size, sequence = len(buffer), self.next
-        if size < self.limit:
-            self.end, self.next = size, sequence + 1
+            try:
+                extra = self._add_columns(key, timestamp_ns, headers)
+            except MessageError:
+                self.repair()
+                raise
+        if bytes_max is None:
+            is_in = size < self.limit and extra >= 0
+        else:
+            is_in = extra >= 0 and (slot is None or size <= slot.bytes_max)
+            if size - begin + extra > bytes_max:
+                self.repair()
+                check_size("message", size - begin + extra, bytes_max)
+        if is_in:
+            sequence = self.next
+            if slot is None:
+                self.end, self.next = size, sequence + 1
+                return sequence
+            slot.memory[begin:size] = packed
+            header = slot.header
+            if not extra:
+                header[_SLOT_END] = size
+                self.end, self.next = size, sequence + 1
+                return sequence
+            columns = header[_SLOT_COLUMNS]
+            self._former_columns = sequence, self._slot_columns
+            header[_SLOT_END] = size
+            self.end, self.next, self._slot_columns = size, sequence + 1, columns
             return sequence
         self.repair()
         return -1
 
-    def _add_columns_of(self, key: Any, timestamp_ns: Any, headers: Any) -> bool:
-        """Do as `add_columns`, and cut off what is refused."""
-        try:
-            return self.add_columns(key, timestamp_ns, headers)
-        except MessageError:
-            self.repair()
-            raise
+    def take_back(self, end: int) -> None:
+        """Take out the message that was added last, from `end` on."""
+        last, columns = self._former_columns
+        if last != self.next - 1:  # it has none
+            columns = self._slot_columns
+        self.end, self.next, self._slot_columns = end, self.next - 1, columns
+        self.repair()
 
-    def put(self, value: Any) -> int:
-        """Add a prepared value, which counts once `end`, `next` are set; return where it ends."""
-        _encode_into(value, self.buffer, -1)
-        return len(self.buffer)
-
-    def commit(self) -> None:
-        """Do what is to be done when `end` and `next` were set; here nothing."""
-
-    def add_columns(self, key: Any, timestamp_ns: Any, headers: Any) -> bool:
-        """Add what a message has in addition to its value; False where there is no space for it."""
+    def _add_columns(self, key: Any, timestamp_ns: Any, headers: Any) -> int:
+        """Add what a message has besides its value; return its bytes, -1: the slot is full."""
         count = self.next - self.first
         self._last_columns = extra = 0
+        if key is not None and (type(key) is not str or not key.isascii()):
+            check_key(key)
+        if timestamp_ns is not None:
+            check_timestamp(timestamp_ns)
+        packed = None if headers is None else pack_headers(headers)
+        slot = self.slot
+        if slot is not None and not slot.add_columns(
+            encoder.encode((count, key, timestamp_ns, packed))
+        ):
+            return -1
         if key is not None:
-            if type(key) is not str or not key.isascii():
-                check_key(key)
             keys = self._keys
             if keys is None or len(keys) != count:
                 keys = self._keys = _padded(keys, count, None)
             keys.append(key)
             extra = 5 + 4 * len(key)
         if timestamp_ns is not None:
-            if type(timestamp_ns) is not int or not _TIMESTAMP_MIN < timestamp_ns < _TIMESTAMP_MAX:
-                check_timestamp(timestamp_ns)
             column = self._timestamps
             if column is None or len(column) != count:
                 column = self._timestamps = _padded(column, count, 0)
             column.append(timestamp_ns - self.base_timestamp_ns)
             extra += 9
-        if headers is not None:
-            packed = pack_headers(headers)
+        if packed is not None:
             self._headers = packs = _padded(self._headers, count, None)
             packs.append(packed)
-            extra += memoryview(packed).nbytes  # type: ignore[arg-type]
+            extra += memoryview(packed).nbytes
         self._last_columns = extra
         self._columns += extra
         self.limit -= extra
-        return True
+        return extra
 
     def repair(self) -> None:
         """Cut off what belongs to no accepted message."""
         count = self.next - self.first
-        del self.buffer[self.end :]
+        del self.buffer[self.end if self.slot is None else self._begin :]
         cut = 0
         for column in (self._timestamps, self._keys, self._headers):
             if column is not None and len(column) > count:
@@ -314,14 +354,21 @@ class Batch:
         if cut and self.full_bytes:  # of one that is sealed it stays as it is
             self._columns -= cut
             self.limit += cut
+        if self.slot is not None:
+            header = self.slot.header
+            header[_SLOT_END] = min(header[_SLOT_END], self.end)
+            header[_SLOT_COLUMNS] = self._slot_columns
 
     def seal(self) -> tuple[bytearray, int]:
-        """Make `buffer` a frame; return it, and its latest timestamp. It may be called again."""
-        self.repair()
-        return self._make_frame()
+        """Make `buffer` a frame; return it, and its latest timestamp. It may be called again.
 
-    def _make_frame(self) -> tuple[bytearray, int]:
-        """Put the columns after the values, and the header before them."""
+        The columns come after the values, and the header before them. A slot keeps the messages
+        until it is freed.
+        """
+        self.repair()
+        if self.slot is not None:
+            with memoryview(self.slot.memory)[self._begin : self.end] as values:
+                self.buffer += values
         buffer, count = self.buffer, self.next - self.first
         latest = self.base_timestamp_ns
         if self._timestamps is not None:

@@ -8,8 +8,7 @@
 """
 
 import math
-from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from p2pmsg import codec, control, wire
@@ -29,21 +28,24 @@ from p2pmsg.publisher.batch import (
     pack_alone,
     packing_error,
 )
-from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.gathering import GATHER_AFTER, Gathering
-from p2pmsg.publisher.heartbeats import HeartbeatSender
-from p2pmsg.publisher.log import PublisherLog, first_kept, next_sequence
-from p2pmsg.publisher.logged_batch import LoggedBatch
-from p2pmsg.publisher.requests import RequestHandler
-from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory, Multicast, Packed, PublisherStream
-from p2pmsg.publisher.session_access import AccessRules
-from p2pmsg.publisher.steps import Steps
+from p2pmsg.publisher.log import PublisherLog
+from p2pmsg.publisher.served import (
+    PYTHON_MEMORY,
+    FrameMemory,
+    Multicast,
+    Packed,
+    PublisherStream,
+    ServedSession,
+)
+from p2pmsg.publisher.serving import ServingCore
 from p2pmsg.publisher.values import ValueRules
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Kind
-from recovery import HeartbeatSchedule, Kept, Loss, PartedFrame, ReplayBuffer
+from recovery import Loss, LossReason, PartedFrame
 from recovery.checks import to_ns
 from recovery.heartbeat import INTERVAL_MAX_S, PER_SECOND_MAX
+from recovery.loss import LossRanges
 
 _MS = 1_000_000
 _PACE_BYTES = 1024
@@ -58,27 +60,18 @@ LOG_RETRY_NS = 100 * _MS
 """How long what the log did not take waits until it is tried again by itself."""
 
 
-class PublisherCore:
+class PublisherCore(ServingCore[ServedSession]):
     """The state machine. Not thread-safe: the shell holds a lock around every call.
 
     Attributes:
+        session, incarnation: of the publisher's own session, `own`.
         open_batches: the batch of each stream that gathers one; the shell adds to it directly.
-        outbox: frames for the data path, oldest first; the shell sends and removes them.
-        control: control frames for the data path, which no message waits for.
         streams: what is known of each stream, by topic; none is ever removed.
-        unsynced: frames that go there once they are on the disk (`fsync="always"`).
-        replay: the replay buffer.
-        log: the local log, or None.
-        requests: who asks for what.
         multicast: what it publishes to, by `use_multicast`; None elsewhere.
-        sealed_ns: when the last frame was made.
         gathering: decides which messages wait for one another.
         welcome_body: what its welcome says.
-        heartbeats: sends heartbeats; `place` stands for `recovery` in them.
 
     """
-
-    access_rules: AccessRules | None = None
 
     def __init__(
         self,
@@ -94,28 +87,23 @@ class PublisherCore:
         gather_after: int = GATHER_AFTER,
         heartbeats_per_s: float = PER_SECOND_MAX,
     ) -> None:
-        self.name = name
-        self.log, self.has_log = log, log is not None
+        super().__init__(name, config, log, memory, heartbeats_per_s)
         self.session, self.incarnation = session, incarnation
-        self.config = config
-        self.open_batches = OpenBatches()
-        self.outbox: deque[bytes | memoryview] = deque()
-        self.control = ControlQueue()
-        self.streams: dict[str, PublisherStream] = {}
-        self.unsynced: deque[tuple[str, int, bytes | memoryview]] = deque()
-        self._unsynced_from: dict[str, int] = {}
-        # What `_waits_from` found: the first frame that waits, how many do, and by topic from where
-        self._waiting: tuple[object, int, dict[str, int]] = None, 0, {}
-        self.replay = ReplayBuffer(
-            config.replay_bytes, age_max=config.replay_age, streams_max=config.streams_max,
-            free=memory.free,
+        self.welcome_body = control.Welcome(
+            name,
+            recovery,
+            self.stall_ms,
+            incarnation=incarnation,
+            message_bytes_max=config.announced_bytes_max,
+        )
+        self.welcome = wire.control_frame(Kind.WELCOME, session, self.welcome_body)
+        self.own = self.sessions[session] = ServedSession(
+            session, name, self.welcome_body, self.replay, log,
+            incarnation=incarnation, floor=0 if log is None else log.floor,
         )  # fmt: skip
-        self.requests = RequestHandler(self, self.control, config)
-        self.heartbeats = HeartbeatSender(self, self.control, heartbeats_per_s)
+        self.streams: dict[str, PublisherStream] = self.own.streams
+        self.open_batches = OpenBatches()
         self.multicast: Multicast | None = None
-        self.sealed_ns = 0
-        self.memory = memory
-        self.closing = False
         self._started_ns = self._announce_due_ns = now_ns
         self._expire_due_ns = now_ns
         self._called_inside_ns = 0
@@ -123,74 +111,46 @@ class PublisherCore:
         self.gathering = Gathering(config, gather_after)
         # So that the fast path need not look at the size of each message.
         self._batch_bytes = config.full_bytes
-        stall_ms = config.stall_timeout * 1000 if config.on_full != "drop" else -1.0
         self._values = ValueRules(config.exact_types, config.enc_hook)
-        self.welcome_body = control.Welcome(
-            name,
-            recovery,
-            stall_ms,
-            incarnation=incarnation,
-            message_bytes_max=config.announced_bytes_max,
-        )
-        self.endpoint_hash = control.endpoint_hash_of(recovery)
-        self.welcome = wire.control_frame(Kind.WELCOME, session, self.welcome_body)
         self._wall_offset_ns = 0
-        self._syncs_first = log is not None and log.syncs_first  # it waits for others' fsync anyway
-        self._began = {} if log is None else {topic: log.next(topic) for topic in log.topics()}
-        self.floor = 0 if log is None else log.floor
-        for topic in self._began:
+        for topic in [] if log is None else log.topics():
             self.heartbeats.put_off(self._make_stream(topic), now_ns)
 
     def use_multicast(self, multicast: Multicast) -> None:
         """Publish to a multicast, in frames that fit a datagram; called before anything else."""
         self.multicast = self.requests.multicast = multicast
+        self.own.hide_unsent(self.outbox)
         self.heartbeats.per_second_max = math.inf  # datagrams get lost
         self.heartbeats.busy_ns = to_ns(INTERVAL_MAX_S)  # or only the large do
         self._batch_bytes = min(self._batch_bytes, multicast.frame_bytes)
 
     def resync(self) -> None:
-        """Go on after an exception at any line; a message is in where its batch counts it.
-
-        What is lost of requests is asked for again.
-        """
+        """Go on after an exception at any line; a message is in where its batch counts it."""
         for batch in self.open_batches.values():
             batch.repair()
         if self.log is not None:
             self.log.resync(self.open_batches.values())
-        self._find_unsynced()
-        self.requests.resync()
-        self.control.resync()
-        self.heartbeats.resync(self.streams.values())
+        for topic, stream in self.streams.items():
+            following = self.replay.next(topic)
+            if self.log is not None:  # it may have a frame that the buffer has not
+                following = max(following, self.log.next(topic))
+            stream.next = stream.end = max(stream.next, following)
+        super().resync()
 
     def abandon(self) -> None:
         """Forget what waits: in a forked child it is the parent's."""
-        self.closing = True
+        super().abandon()
         self.open_batches.clear()
-        self.outbox.clear()
-        self.unsynced.clear()
-
-    def use_access_rules(self, access_rules: AccessRules) -> None:
-        """Answer each requester what it may have, and nothing else; called before anything else."""
-        self.access_rules = access_rules
-        self.requests.use_access_rules(access_rules)
-
-    def revoke(self, users: Collection[str]) -> None:
-        """Forget those whose keys were revoked: nobody waits for them, and nothing is sent again.
-
-        What a sealed multicast has to do for them is done from here, too: its `dismiss` is called
-        for each that had joined.
-        """
-        self.requests.revoke(users)
 
     @property
     def published(self) -> int:
         """How many messages were accepted, over all streams."""
-        return sum(self.replay.next(topic) for topic in self.streams) + self.pending
+        return sum(stream.end for stream in self.streams.values()) + self.pending
 
     def accepted(self, topic: str) -> int:
         """Return the sequence after the last message of a topic that was accepted."""
-        following = next_sequence(self.replay, self.log, topic)
-        batch = self.open_batches.get(topic)
+        stream, batch = self.streams.get(topic), self.open_batches.get(topic)
+        following = self.own.floor if stream is None else stream.end
         return following if batch is None else max(following, batch.next)
 
     @property
@@ -198,90 +158,12 @@ class PublisherCore:
         """How many messages are in open batches."""
         return sum(batch.count for batch in list(self.open_batches.values()))
 
-    @property
-    def joined(self) -> int:
-        """How many subscribers have joined: the data path to them is known to work."""
-        return len(self.requests.subscribers)
-
-    @property
-    def is_sent(self) -> bool:
-        """Whether everything that was sealed was sent."""
-        return not (self.outbox or self.unsynced or self.control)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether everything was sent, and all who joined have said that they have everything."""
-        return self.is_sent and not self.requests.incomplete
-
     def heads(self) -> dict[str, tuple[int, int]]:
         """Return (earliest kept, next) by topic, of what was sealed."""
-        return {topic: self._sealed(topic) for topic in list(self.streams)}
+        return self.own.heads()
 
-    def head(self, topic: str) -> tuple[int, int]:
-        """Do as `Served.head`, of what was sealed; for a multicast, of what has left.
-
-        What waits there for the pace, or for receivers, would be asked for, and sent twice, the
-        first time past both. While it is closed all is said: the rest may never leave.
-        """
-        earliest, following = self._sealed(topic)
-        if self.multicast is None or not self.outbox or self.closing:
-            return earliest, following
-        following = min(following, self._waits_from(topic, following))
-        return min(earliest, following), following
-
-    def _sealed(self, topic: str) -> tuple[int, int]:
-        following = self.replay.next(topic)
-        earliest = self.replay.earliest(topic) if self.log is None else self.log.earliest(topic)
-        if self.log is not None and topic not in self.streams:
-            following = self.log.next(topic)
-        if self._unsynced_from:
-            following = self._unsynced_from.get(topic, following)
-        return (following if earliest is None else min(earliest, following)), following
-
-    def _waits_from(self, topic: str, following: int) -> int:
-        """Return the first sequence of a topic that is in the outbox, or `following`."""
-        first, count = self.outbox[0], len(self.outbox)
-        if bytes(first).startswith(topic.encode() + b"\0"):
-            return wire.position_of(first)[1]
-        known, known_count, waiting = self._waiting
-        if known is not first or known_count != count:
-            waiting = dict(wire.position_of(frame) for frame in reversed(self.outbox))
-            self._waiting = first, count, waiting
-        return waiting.get(topic, following)
-
-    def began(self, topic: str) -> int:
-        """Do as `Served.began`."""
-        return self._began.get(topic, self.floor)
-
-    def answered_from(self, topic: str) -> int:
-        """Do as `Served.answered_from`."""
-        earliest = self.head(topic)[0]
-        return earliest if self.log is None else self.log.reach_back(topic, earliest)
-
-    def topics(self) -> Collection[str]:
-        """Do as `Served.topics`."""
-        return self.streams
-
-    def frame_at(self, topic: str, start: int, stop: int) -> Kept | None:
-        """Do as `Served.frame_at`."""
-        return self.replay.first(topic, start, stop)
-
-    def read(self, requester: bytes, topic: str, start: int) -> Kept | None:
-        """Do as `Served.read`."""
-        return None if self.log is None else self.log.read(requester, topic, start)
-
-    def first_at(self, topic: str, timestamp_ns: int) -> Kept | None:
-        """Do as `Served.first_at`."""
-        return first_kept(self.replay, topic, self.log, topic, timestamp_ns)
-
-    def lost(self, topic: str, start: int, stop: int) -> tuple[list[Loss], list[tuple[int, int]]]:
-        """Do as `Served.lost`: a crash skipped it."""
-        if self.log is None:
-            return [], [(start, stop)]
-        return self.log.split_lost(topic, start, stop)
-
-    def closing_frame(self, *, now_ns: int) -> bytes:
-        """Do as `Served.closing_frame`."""
+    def closing_frame(self, served: ServedSession, *, now_ns: int) -> bytes:
+        """Return the frame that says that the session is being closed."""
         return self._announcement(wire.FLAG_CLOSING, now_ns)
 
     def _announcement(self, flags: int, now_ns: int) -> bytes:
@@ -337,17 +219,20 @@ class PublisherCore:
             self.seal(topic, now_ns=now_ns)  # what kept it from going may be over
             batch = sealed = None
         if batch is not None:
-            end, following = batch.end, batch.next
-            if self._append(batch, value, key, timestamp_ns, headers):
+            end = batch.end
+            if self._put(batch, value, key, timestamp_ns, headers):
                 fits = self.multicast is None or batch.end <= batch.full_bytes
-                if fits or following == batch.first:
+                if fits or batch.count == 1:
                     self._seal_if_full(batch, topic, end, now_ns)
                     return batch.next - 1
                 # It must fit a datagram, so this message begins the next one, or is one.
-                batch.end, batch.next = end, following
-            self.seal(topic, now_ns=now_ns)
+                batch.take_back(end)
+                self.seal(topic, now_ns=now_ns)
+            else:
+                self.seal(topic, now_ns=now_ns)
+                self.gathering.on_filled(self.streams[topic], batch, now_ns)
         stream = self.streams[topic]
-        sequence = next_sequence(self.replay, self.log, topic)
+        sequence = stream.next
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         large = type(value) is bytes and len(value) >= min(self._batch_bytes // 2, _LARGE_BYTES)
         waits = self._syncs_first or not self.gathering.goes_alone(stream, sealed, now_ns)
@@ -357,7 +242,7 @@ class PublisherCore:
                 batch.own_ns = now_ns - self.gathering.inside_ns
                 end = batch.end
                 try:
-                    if self._append(batch, value, key, timestamp_ns, headers):
+                    if self._put(batch, value, key, timestamp_ns, headers):
                         self.open_batches[topic] = batch
                 finally:
                     if self.open_batches.get(topic) is not batch:
@@ -367,7 +252,7 @@ class PublisherCore:
                     return sequence
         limit = self.config.message_bytes_max
         made = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
-        self._keep(stream, sequence, 1, *made, base_ns, now_ns)
+        self._keep_own(stream, sequence, 1, *made, base_ns, now_ns)
         return sequence
 
     def _begin_batch(
@@ -386,14 +271,16 @@ class PublisherCore:
         slot = self.log.take_slot()
         if slot is None:
             return None
-        return LoggedBatch(
-            slot, self.session, stream.topic_bytes, stream.prefix, sequence, wall_ns, now_ns,
-            self._batch_bytes, self._buffers.take(), stream.pace, encode_into,
+        batch = Batch(
+            stream.prefix, sequence, wall_ns, now_ns, min(self._batch_bytes, slot.bytes_max),
+            self._buffers.take(), stream.pace, encode_into, slot,
         )  # fmt: skip
+        slot.begin(self.session, stream.topic_bytes, sequence, wall_ns, batch.end)
+        return batch
 
     def _end_batch(self, batch: Batch) -> None:
         """Forget a batch whose messages are in a frame, or that has none."""
-        if isinstance(batch, LoggedBatch) and self.log is not None:
+        if batch.slot is not None and self.log is not None:
             self.log.give_back_slot(batch.slot)
         self._buffers.give_back(batch.buffer)
 
@@ -427,7 +314,7 @@ class PublisherCore:
             return -1
         if log is not None and log.syncs_first:
             return -1
-        sequence = next_sequence(self.replay, self.log, topic)
+        sequence = stream.next
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         limit = self.config.message_bytes_max
         try:
@@ -441,6 +328,7 @@ class PublisherCore:
             log.append(topic, sequence, 1, frame, base_ns, wall_ns, None, now_ns)
         self.replay.append(topic, sequence, 1, kept, now_ns=now_ns, timestamp_ns_max=base_ns)
         self.outbox.append(frame)
+        stream.next = stream.end = sequence + 1
         self.sealed_ns = now_ns
         gathering.on_made(stream, int(len(frame) < _LARGE_BYTES), now_ns, now_ns)
         return sequence
@@ -472,32 +360,19 @@ class PublisherCore:
                 self.seal(topic, now_ns=now_ns)
             except LogFailedError:
                 # This one is refused; those before it were accepted, and go when the log is good.
-                batch.end, batch.next = end, batch.next - 1
-                batch.repair()
+                batch.take_back(end)
                 raise
             if is_full:
                 self.gathering.on_filled(self.streams[topic], batch, now_ns)
 
-    def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> bool:
+    def _put(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> bool:
         """Add a message; False where the batch has no space for it."""
-        before = batch.limit
+        bytes_max = self.config.message_bytes_max
         try:
-            end = batch.put(value)
-            has_columns = key is not None or timestamp_ns is not None or headers is not None
-            if has_columns and not batch.add_columns(key, timestamp_ns, headers):
-                batch.repair()
-                return False
-            size = end - batch.end + before - batch.limit
-            check_size("message", size, self.config.message_bytes_max)
-            # No call in between: see Batch.
-            batch.end, batch.next = end, batch.next + 1
-            batch.commit()
-            return True
+            return batch.put(value, key, timestamp_ns, headers, bytes_max=bytes_max) >= 0
         except MessageError:
-            batch.repair()
             raise
         except PACKING_ERRORS as error:
-            batch.repair()
             raise packing_error("value", value, error) from error
 
     def publish_many(
@@ -554,7 +429,7 @@ class PublisherCore:
             return self._publish_datagrams(
                 self.multicast, stream, part, keys, times, 0, now_ns, wall_ns
             )
-        sequence = next_sequence(self.replay, self.log, stream.topic)
+        sequence = stream.next
         bulk_bytes, bytes_max = self.config.bulk_bytes, self.config.message_bytes_max
         buffer = self._buffers.take()
         while True:
@@ -571,7 +446,7 @@ class PublisherCore:
         if taken == 1:
             check_size("values", size, bytes_max + 512)
         frame = self.memory.make(buffer)
-        self._keep(stream, sequence, taken, frame, frame, latest, now_ns)
+        self._keep_own(stream, sequence, taken, frame, frame, latest, now_ns)
         self._buffers.give_back(buffer)
         return taken
 
@@ -586,7 +461,7 @@ class PublisherCore:
         now_ns: int,
         wall_ns: int,
     ) -> int:
-        sequence = next_sequence(self.replay, self.log, stream.topic)
+        sequence = stream.next
         buffer = self._buffers.take()
         made = multicast.pack(
             stream, sequence, values, keys, timestamps_ns, at, wall_ns=wall_ns, buffer=buffer
@@ -600,7 +475,10 @@ class PublisherCore:
             return self._keep_logged(stream, made, now_ns)
         self.replay.append_many(stream.topic, made, now_ns=now_ns)
         self.outbox.extend([frame for _, _, frame, _ in made])
-        self._on_frame(stream, taken, now_ns, now_ns)
+        stream.next = stream.end = sequence + taken
+        self.sealed_ns = now_ns
+        self.heartbeats.put_off(stream, now_ns)
+        self.gathering.on_made(stream, taken, now_ns, now_ns)
         return taken
 
     def _keep_logged(self, stream: PublisherStream, made: list[Packed], now_ns: int) -> int:
@@ -608,7 +486,7 @@ class PublisherCore:
         taken = 0
         for sequence, count, frame, latest_ns in made:
             try:
-                self._keep(stream, sequence, count, frame, frame, latest_ns, now_ns)
+                self._keep_own(stream, sequence, count, frame, frame, latest_ns, now_ns)
             except LogFailedError:
                 if not taken:
                     raise
@@ -633,7 +511,7 @@ class PublisherCore:
             data, latest = batch.seal()
             frame = self.memory.make(data)
             kept = frame, frame, latest, now_ns, batch.opened_ns
-            self._keep(stream, batch.first, batch.count, *kept)
+            self._keep_own(stream, batch.first, batch.count, *kept)
         del self.open_batches[topic]
         self._end_batch(batch)
 
@@ -655,9 +533,7 @@ class PublisherCore:
         """Flush, and announce to subscribers that what they lack they must ask for now."""
         for topic in list(self.open_batches):
             self.seal_if_possible(topic, now_ns=now_ns)
-        self.closing = True
-        self.requests.forget_completions()
-        self.heartbeats.begin_close(now_ns=now_ns)
+        super().begin_close(now_ns=now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Flush what has lingered, send heartbeats that are due, forget what is too old."""
@@ -667,7 +543,7 @@ class PublisherCore:
             self._expire_due_ns = now_ns + _EXPIRE_NS
             self.replay.expire(now_ns=now_ns)
             self.requests.expire(now_ns=now_ns)
-        self.heartbeats.handle_timer(self.streams.values(), now_ns=now_ns)
+        self._say_heads(now_ns)
         if self.multicast is not None:
             for requester, frame in self.multicast.handle_timer(now_ns=now_ns):
                 self.requests.send(requester, frame)
@@ -676,12 +552,6 @@ class PublisherCore:
         if not self.control.is_full:
             self._announce_due_ns = now_ns + _ANNOUNCE_NS
             self.control.notices.append(self._announcement(0, now_ns))
-
-    def expire_log(self, *, now_ns: int, wall_ns: int) -> Steps[None]:
-        """Apply the log's retention, now and then; see `PublisherLog.expire_steps`."""
-        if self.log is not None:
-            self._wall_offset_ns = wall_ns - now_ns
-            yield from self.log.expire_steps(now_ns=now_ns, wall_ns=wall_ns)
 
     def lingering(self, *, now_ns: int) -> list[str]:
         """Return the topics whose open batch has waited for long enough; needs no lock."""
@@ -710,26 +580,13 @@ class PublisherCore:
                 deadlines.append(self._announce_due_ns)
         return min((due_ns for due_ns in deadlines if due_ns is not None), default=None)
 
-    def frames_synced(self, count: int) -> None:
-        """Let the first `count` of `unsynced` go: they are on the disk."""
-        unsynced = self.unsynced
-        for _ in range(count):
-            self.outbox.append(unsynced[0][2])
-            unsynced.popleft()
-        self._find_unsynced()
-
-    def _find_unsynced(self) -> None:
-        self._unsynced_from.clear()
-        for topic, sequence, _ in self.unsynced:
-            self._unsynced_from.setdefault(topic, sequence)
-
     def frames_to_send(self) -> list[bytes | memoryview]:
         """Take out the frames for the data path. The shell uses `outbox` and `control` instead."""
         frames = [*self.outbox, *self.control.drain()]
         self.outbox.clear()
         return frames
 
-    def _keep(
+    def _keep_own(
         self,
         stream: PublisherStream,
         sequence: int,
@@ -741,34 +598,24 @@ class PublisherCore:
         since_ns: int | None = None,
     ) -> None:
         """Keep a frame, and let it go; its messages came from `since_ns` on. Default: now."""
-        topic, replay = stream.topic, self.replay
-        if replay.next(topic) <= sequence:
-            if self.log is not None and self.log.next(topic) <= sequence:  # else it was interrupted
-                wall_ns = now_ns + self._wall_offset_ns
-                self.log.append(topic, sequence, count, frame, latest_ns, wall_ns, None, now_ns)
-            replay.append(topic, sequence, count, kept, now_ns=now_ns, timestamp_ns_max=latest_ns)
-        if self.log is not None and self.log.syncs_first:
-            self.unsynced.append((topic, sequence, frame))
-            self._unsynced_from.setdefault(topic, sequence)
-        else:
-            self.outbox.append(frame)
+        wall_ns = now_ns + self._wall_offset_ns
+        self._keep(stream, sequence, count, frame, kept, latest_ns, now_ns, wall_ns)
         paced = 0 if count == 1 and len(frame) >= _LARGE_BYTES else count
-        self._on_frame(stream, paced, now_ns, now_ns if since_ns is None else since_ns)
-
-    def _on_frame(self, stream: PublisherStream, count: int, now_ns: int, since_ns: int) -> None:
-        """Note when a frame was made, of messages that came from `since_ns` on."""
-        self.sealed_ns = now_ns
-        self.gathering.on_made(stream, count, now_ns, since_ns)
-        self.heartbeats.put_off(stream, now_ns)
+        self.gathering.on_made(stream, paced, now_ns, now_ns if since_ns is None else since_ns)
 
     def _make_stream(self, topic: str) -> PublisherStream:
         topic_bytes = check_topic(topic)
         limit = self.config.streams_max
         if len(self.streams) >= limit:
             raise ConfigError("topics in use", f"at most streams_max = {limit}", topic)
-        heartbeat = HeartbeatSchedule()
-        stream = PublisherStream(topic, topic_bytes, self.session, heartbeat)
-        if self.log is not None and not self.replay.has(topic):
-            self.replay.begin(topic, self.log.next(topic))
+        following = 0 if self.log is None else self.log.next(topic)
+        stream = PublisherStream(self.own, topic, topic_bytes, following)
+        if self.log is not None:
+            self.replay.begin(topic, following)
+            skips = self.log.skips(topic)
+            if skips:
+                stream.losses = LossRanges()
+            for start, stop in skips:
+                stream.losses.add(Loss(start, stop, LossReason.CRASH))
         self.streams[topic] = stream
         return stream

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from p2pmsg import control, wire
-from p2pmsg.publisher.served import Served
-from p2pmsg.publisher.session_access import SessionAccess
+from p2pmsg.publisher.access import Access
+from p2pmsg.publisher.served import ServedSession
 from p2pmsg.wire import Frame, Kind
 from recovery.budget import TokenBucket
 
@@ -37,7 +37,7 @@ WAITING_MAX: Final = 4096
 WAITING_BYTES_MAX: Final = 4 * 2**20
 """What waits to be answered; beyond it, it is not, and asked again."""
 
-_Question = tuple[str, bool, str, int, bool, tuple[str, ...]]
+_Question = tuple[int, str, bool, str, int, bool, tuple[str, ...]]
 
 
 class HeadsMaker:
@@ -47,50 +47,60 @@ class HeadsMaker:
         throttled: questions that were not answered, because their asker had used up its budget, or
             too many waited.
         access: what those who ask may have; None: everything.
+        waiting: questions that are answered later, by requester and kind; to be read only.
 
     """
 
-    def __init__(self, served: Served) -> None:
-        self._served = served
-        self._index = TopicIndex(served.topics())
+    def __init__(self) -> None:
+        self._indexes: dict[int, TopicIndex] = {}
         self._budgets: OrderedDict[bytes, TokenBucket] = OrderedDict()
         self._cached: OrderedDict[_Question, tuple[int, list[bytes]]] = OrderedDict()
         self.throttled = 0
-        self.access: SessionAccess | None = None
+        self.access: Access | None = None
         self._all = TokenBucket(HEADS_PER_S, ALL_AT_ONCE)
-        self._waiting: dict[tuple[bytes, int], bytes] = {}  # by requester and kind
+        self.waiting: dict[tuple[bytes, int], bytes] = {}
         self._waiting_bytes = 0
 
     def _put_off(self, requester: bytes, frame: Frame) -> None:
         """Keep a question, since all who ask have used up theirs; of each kind one an asker."""
-        former = self._waiting.get((requester, frame.kind), b"")
+        former = self.waiting.get((requester, frame.kind), b"")
         size = self._waiting_bytes + len(frame.data) - len(former)
-        if size > WAITING_BYTES_MAX or (not former and len(self._waiting) >= WAITING_MAX):
+        if size > WAITING_BYTES_MAX or (not former and len(self.waiting) >= WAITING_MAX):
             self.throttled += 1
             return
         self._waiting_bytes = size
-        self._waiting[requester, frame.kind] = frame.data
+        self.waiting[requester, frame.kind] = frame.data
+
+    def forget_session(self, session: int) -> None:
+        """Forget a session that is served no more."""
+        self._indexes.pop(session, None)
 
     def resync(self) -> None:
         """Forget the questions that wait, after an exception at any line: they come again."""
-        self._waiting.clear()
+        self.waiting.clear()
         self._waiting_bytes = 0
 
     def next_waiting(self, *, now_ns: int) -> tuple[bytes, bytes] | None:
         """Take out (requester, frame) of a question that may be answered now, or None."""
-        if not self._waiting or self._all.available(now_ns) < 1:
+        if not self.waiting or self._all.available(now_ns) < 1:
             return None
-        key = max(self._waiting, key=lambda one: self._budget(one[0]).available(now_ns))
-        data = self._waiting.pop(key)
+        key = max(self.waiting, key=lambda one: self._budget(one[0]).available(now_ns))
+        data = self.waiting.pop(key)
         self._waiting_bytes -= len(data)
         return key[0], data
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `next_waiting` has something."""
-        return self._all.ready_at_ns(now_ns) if self._waiting else None
+        return self._all.ready_at_ns(now_ns) if self.waiting else None
 
     def bodies(
-        self, requester: bytes, frame: Frame, probe: control.Probe | None, *, now_ns: int
+        self,
+        served: ServedSession,
+        requester: bytes,
+        frame: Frame,
+        probe: control.Probe | None,
+        *,
+        now_ns: int,
     ) -> list[bytes] | None:
         """Return the bodies, a page each, of an ECHO or HEADS; None: they are not made, or later.
 
@@ -116,7 +126,7 @@ class HeadsMaker:
         question: _Question | None = None
         if len(patterns) + len(denied) <= _CACHED_PATTERNS_MAX:
             kind, position = ("", 0) if probe is None else (probe.start, probe.position)
-            question = owner, is_echo, kind, position, self._served.closing, (
+            question = served.session, owner, is_echo, kind, position, served.closing, (
                 *patterns, *(("", *denied) if denied else ())
             )  # fmt: skip
             until_ns, bodies = self._cached.get(question, (0, []))
@@ -125,18 +135,20 @@ class HeadsMaker:
         if self._all.available(now_ns) < 1:
             self._put_off(requester, frame)
             return None
-        topics = self._index.matching(patterns)
+        topics = self._index_of(served).matching(patterns)
         is_search = probe is not None and probe.start == "time"
         if access is not None:
             if owner and not is_echo:
                 topics = [topic for topic in topics if access.may(requester, topic)]
             is_search = is_search or access.is_limited(requester)
             if is_echo:
-                access.join(requester, topics)
+                access.join(served, requester, topics)
         cost = len(topics) * (_SEARCH_COST if is_search else 1)
         budget.take(cost, now_ns)
         self._all.take(1 + len(patterns) + cost, now_ns)
-        bodies = self._pages(topics, probe, requester, denied, is_echo=is_echo, now_ns=now_ns)
+        bodies = self._pages(
+            served, topics, probe, requester, denied, is_echo=is_echo, now_ns=now_ns
+        )
         if question is not None and len(topics) >= CACHED_HEADS_MIN and not owner:
             self._cached[question] = now_ns + len(topics) * CACHE_NS_PER_HEAD, bodies
             self._cached.move_to_end(question)
@@ -144,7 +156,13 @@ class HeadsMaker:
                 self._cached.popitem(last=False)
         return bodies
 
-    def _owner(self, access: SessionAccess, requester: bytes, patterns: list[str]) -> str:
+    def _index_of(self, served: ServedSession) -> "TopicIndex":
+        index = self._indexes.get(served.session)
+        if index is None:
+            index = self._indexes[served.session] = TopicIndex(served.streams)
+        return index
+
+    def _owner(self, access: Access, requester: bytes, patterns: list[str]) -> str:
         """Return whose answer it is; "" where it is that of all who may ask for these patterns."""
         if access.is_limited(requester) or access.denied(requester, patterns):
             return access.user_of(requester) or "nobody"
@@ -161,6 +179,7 @@ class HeadsMaker:
 
     def _pages(
         self,
+        served: ServedSession,
         topics: list[str],
         probe: control.Probe | None,
         requester: bytes,
@@ -169,18 +188,18 @@ class HeadsMaker:
         is_echo: bool,
         now_ns: int,
     ) -> list[bytes]:
-        served, access = self._served, self.access
+        access = self.access
         is_limited = access is not None and access.is_limited(requester)
         heads: list[control.Head] = []
         for topic in topics:
             earliest, following = served.head(topic)
             if access is not None and is_limited:
-                limit = access.limit(requester, topic, now_ns=now_ns)
+                limit = access.limit(served, requester, topic, now_ns=now_ns)
                 earliest = max(earliest, min(limit, following))
-            start = 0 if probe is None else self._start(topic, probe, earliest, following)
+            start = 0 if probe is None else _start(served, topic, probe, earliest, following)
             if is_echo:
                 earliest = served.answered_from(topic)
-            began = served.began(topic) if is_echo else None
+            began = served.streams[topic].began if is_echo else None
             heads.append(control.Head(topic, earliest, following, start, began))
         floor = served.floor if is_echo else 0
         page = control.Heads(
@@ -189,27 +208,25 @@ class HeadsMaker:
         pages = control.pages_of(page)
         return [wire.encoder.encode(page) for page in pages]
 
-    def _start(self, topic: str, probe: control.Probe, earliest: int, following: int) -> int:
-        if probe.start == "earliest":
-            return earliest
-        if probe.start == "sequence":
-            return max(0, probe.position)
-        if probe.start == "time":
-            return self._first_at(topic, probe.position, following)
-        return following
 
-    def _first_at(self, topic: str, timestamp_ns: int, following: int) -> int:
-        kept = self._served.first_at(topic, timestamp_ns)
-        if kept is None:
-            return following
-        frame = Frame(bytes(kept.frame))
-        timestamps = wire.decode_columns(frame)[1]
-        if timestamps is None:
-            return kept.start
-        for index, timestamp in enumerate(timestamps):
-            if timestamp >= timestamp_ns:
-                return kept.start + index
-        return kept.stop
+def _start(
+    served: ServedSession, topic: str, probe: control.Probe, earliest: int, following: int
+) -> int:
+    """Return where an asker is to begin."""
+    if probe.start == "earliest":
+        return earliest
+    if probe.start == "sequence":
+        return max(0, probe.position)
+    if probe.start != "time":
+        return following
+    kept = served.first_at(topic, probe.position)
+    if kept is None:
+        return following
+    timestamps = wire.decode_columns(Frame(bytes(kept.frame)))[1]
+    for index, timestamp in enumerate(timestamps or ()):
+        if timestamp >= probe.position:
+            return kept.start + index
+    return kept.start if timestamps is None else kept.stop
 
 
 class TopicIndex:

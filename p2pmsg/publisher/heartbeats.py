@@ -14,7 +14,7 @@ from functools import partial
 
 from p2pmsg import control, wire
 from p2pmsg.publisher.control_queue import ControlQueue
-from p2pmsg.publisher.served import PublisherStream, Served
+from p2pmsg.publisher.served import ServedStream
 from p2pmsg.wire import Kind
 
 _CLOSING_NS = 50_000_000
@@ -27,10 +27,9 @@ _EARLY, _GOLDEN = 0.5, 0.6180339887498949
 
 
 class HeartbeatSender:
-    """Sends heartbeats when they are due; while a session is closed, closings as well.
+    """Sends heartbeats when they are due; while all is closed, all of them again and again.
 
     Args:
-        served: the session.
         queue: takes what is sent.
         per_second_max: how many heartbeats a second idle streams have together. Default: any
             number, for who is only heard by them: groups, and sessions at a relay.
@@ -45,20 +44,18 @@ class HeartbeatSender:
 
     """
 
-    def __init__(
-        self, served: Served, queue: ControlQueue, per_second_max: float = math.inf
-    ) -> None:
-        self._served = served
+    def __init__(self, queue: ControlQueue, per_second_max: float = math.inf) -> None:
         self._queue = queue
-        self._heap: list[tuple[int, str, PublisherStream]] = []
+        self._is_closing = False
+        self._heap: list[tuple[int, str, ServedStream]] = []
         self._closing_due_ns = self._saying_ns = 0
-        self._unsaid: deque[PublisherStream] = deque()
+        self._unsaid: deque[ServedStream] = deque()
         self.sent = self.idle = 0
         self.per_second_max = per_second_max
         self.busy_ns = 2**63
         self.is_sooner = False
 
-    def put_off(self, stream: PublisherStream, now_ns: int) -> None:
+    def put_off(self, stream: ServedStream, now_ns: int) -> None:
         """Note that data of `stream` went out: its heartbeat is due a while after."""
         heartbeat = stream.heartbeat
         heartbeat.data_sent(now_ns=now_ns, least_ns=self._queue.connections * _EACH_NS)
@@ -69,13 +66,12 @@ class HeartbeatSender:
             self._schedule(stream)
             self.is_sooner = True
 
-    def handle_timer(self, streams: Iterable[PublisherStream], *, now_ns: int) -> None:
-        """Send what is due; while the publisher closes, all heads again and again."""
+    def handle_timer(self, streams: Iterable[ServedStream], *, now_ns: int) -> bool:
+        """Send what is due; whether a closing is to follow, since all heads were said."""
         self.is_sooner = False
-        if self._served.closing:
-            if self._unsaid or now_ns >= self._closing_due_ns:
-                self._say_heads(streams, now_ns)
-            return
+        if self._is_closing:
+            is_due = bool(self._unsaid) or now_ns >= self._closing_due_ns
+            return is_due and self._say_heads(streams, now_ns)
         heap, queue = self._heap, self._queue
         while heap and heap[0][0] <= now_ns and not queue.is_full:
             deadline_ns, _, stream = heapq.heappop(heap)
@@ -87,9 +83,10 @@ class HeartbeatSender:
             if is_owed or stream.heartbeat.due(now_ns=now_ns):
                 self._send(stream, now_ns)
             self._schedule(stream)
+        return False
 
-    def _say_heads(self, streams: Iterable[PublisherStream], now_ns: int) -> None:
-        """Add heads as far as there is space, and the closing after the last one.
+    def _say_heads(self, streams: Iterable[ServedStream], now_ns: int) -> bool:
+        """Add heads as far as there is space; whether it was the last one.
 
         All are said again a while after that, so that who has everything can say so in between.
         """
@@ -100,20 +97,26 @@ class HeartbeatSender:
         while self._unsaid and not queue.is_full:
             self._send(self._unsaid.popleft(), now_ns)
         if not self._unsaid:
-            queue.notices.append(self._served.closing_frame(now_ns=now_ns))
             self._closing_due_ns = now_ns + max(_CLOSING_NS, now_ns - self._saying_ns)
+        return not self._unsaid
+
+    def forget(self, stream: ServedStream) -> None:
+        """Send no heartbeat of a stream any more."""
+        stream.beat_ns = -1
+        self.idle -= stream.is_idle
 
     def begin_close(self, *, now_ns: int) -> None:
         """Say at once what there is, and again after 50 ms, or as long as that took."""
+        self._is_closing = True
         self._closing_due_ns = now_ns
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` has something to do, or None."""
-        if self._served.closing:
+        if self._is_closing:
             return self._closing_due_ns
         return self._heap[0][0] if self._heap else None
 
-    def resync(self, streams: Iterable[PublisherStream]) -> None:
+    def resync(self, streams: Iterable[ServedStream]) -> None:
         """Put all in order again, after an exception at any line."""
         self._heap.clear()
         self.idle = 0
@@ -121,12 +124,12 @@ class HeartbeatSender:
             self.idle += stream.is_idle
             self._schedule(stream)
 
-    def _schedule(self, stream: PublisherStream) -> None:
+    def _schedule(self, stream: ServedStream) -> None:
         stream.beat_ns = stream.heartbeat.next_deadline_ns()
-        heapq.heappush(self._heap, (stream.beat_ns, stream.topic, stream))
+        heapq.heappush(self._heap, (stream.beat_ns, stream.key, stream))
 
-    def _send(self, stream: PublisherStream, now_ns: int) -> None:
-        self._queue.notices.append(partial(self._frame, stream))
+    def _send(self, stream: ServedStream, now_ns: int) -> None:
+        self._queue.notices.append(partial(_frame, stream))
         self.sent += 1
         stream.logged_ns = now_ns
         # A wait is on average three quarters of the longest one.
@@ -137,19 +140,17 @@ class HeartbeatSender:
             stream.is_idle = True
             self.idle += 1
 
-    def _frame(self, stream: PublisherStream) -> bytes:
-        """Return a heartbeat as it is to be sent now.
 
-        One that said less than messages that left before it would look, in another incarnation, as
-        if the publisher had gone back.
-        """
-        served = self._served
-        earliest = served.answered_from(stream.topic)
-        following = served.head(stream.topic)[1]
-        return wire.control_frame(
-            Kind.HEARTBEAT,
-            served.session,
-            control.Heartbeat(earliest, served.endpoint_hash, served.incarnation),
-            sequence=following,
-            topic=stream.topic_bytes,
-        )
+def _frame(stream: ServedStream) -> bytes:
+    """Return a heartbeat as it is to be sent now.
+
+    One that said less than messages that left before it would look, in another incarnation, as if
+    the publisher had gone back.
+    """
+    served = stream.served
+    earliest = served.answered_from(stream.topic)
+    following = served.head(stream.topic)[1]
+    body = control.Heartbeat(earliest, served.endpoint_hash, served.incarnation)
+    return wire.control_frame(
+        Kind.HEARTBEAT, served.session, body, sequence=following, topic=stream.topic_bytes
+    )

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from p2pmsg.driver.verbs import Blocking
 from p2pmsg.errors import LogError, LogFailedError, LogFormatError, LogInUseError, P2PError
 from p2pmsg.publisher.batch import Batch
-from p2pmsg.publisher.logged_batch import LoggedBatch, frame_of
 from p2pmsg.publisher.steps import Steps, run_steps
+from p2pmsg.publisher.tail_frames import frame_of
 from p2pmsg.trouble import Trouble
-from recovery import Kept, Loss, LossReason, ReplayBuffer
+from recovery import Kept
 from recovery import errors as recovery_errors
 from recovery.checks import to_ns
-from recovery.ranges import RangeSet
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
@@ -191,7 +190,7 @@ class PublisherLog:
 
     def resync(self, batches: Iterable[Batch]) -> None:
         """Free the slots that none of the open batches has, after an exception at any line."""
-        self._tail.resync([one.slot for one in batches if isinstance(one, LoggedBatch)])
+        self._tail.resync([one.slot for one in batches if one.slot is not None])
 
     @property
     def floor(self) -> int:
@@ -262,23 +261,9 @@ class PublisherLog:
         # What follows is in no log, so the session must not be gone on with.
         self._writer.abandon()
 
-    def split_lost(
-        self, topic: str, start: int, stop: int
-    ) -> tuple[list[Loss], list[tuple[int, int]]]:
-        """Return the parts of `[start, stop)` that a crash skipped, and the others."""
-        ranges = self._writer.skips(self.session, topic)
-        if not ranges:
-            return [], [(start, stop)]
-        skips = RangeSet(ranges)
-        gone = [Loss(a, b, LossReason.CRASH) for a, b in skips.overlap(start, stop)]
-        return gone, skips.missing(start, stop)
-
-    def reach_back(self, topic: str, earliest: int) -> int:
-        """Return where the skipped range begins that ends at `earliest`; itself where none does."""
-        for start, stop in reversed(self._writer.skips(self.session, topic)):
-            if start < earliest <= stop:
-                earliest = start
-        return earliest
+    def skips(self, topic: str) -> list[tuple[int, int]]:
+        """Return the ranges of a topic that a crash skipped."""
+        return self._writer.skips(self.session, topic)
 
     def read(
         self, requester: bytes, topic: str, start: int, session: int | None = None
@@ -413,28 +398,6 @@ class PublisherLog:
             errors=self._errors,
             retrying=next((one.what for one in self._troubles if one.what is not None), None),
         )
-
-
-def next_sequence(replay: ReplayBuffer, log: PublisherLog | None, topic: str) -> int:
-    """Return a stream's next; an interrupt may have come where the log alone had a frame."""
-    following = replay.next(topic)
-    return following if log is None else max(following, log.next(topic))
-
-
-def first_kept(
-    replay: ReplayBuffer,
-    stream: str,
-    log: PublisherLog | None,
-    topic: str,
-    timestamp_ns: int,
-    session: int | None = None,
-) -> Kept | None:
-    """Return the first frame of buffer and log with a message as new as that, or None."""
-    kept = replay.first_at_or_after(stream, timestamp_ns)
-    if log is None or (kept and replay.frames(stream, kept.start - 1, kept.start, 1)):
-        return kept
-    # An older frame may match that the buffer has forgotten, or was too small for.
-    return log.first_at_or_after(topic, timestamp_ns, session) or kept
 
 
 @contextmanager

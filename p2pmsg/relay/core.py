@@ -1,23 +1,22 @@
 """The relay's state machine: others' frames in, the same frames and answers out. No I/O."""
 
-from collections import Counter, deque
-from collections.abc import Collection, Iterable, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from p2pmsg import codec, control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import MessageError
-from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
-from p2pmsg.publisher.session_access import AccessRules
-from p2pmsg.publisher.steps import Steps
+from p2pmsg.publisher.serving import ServingCore
 from p2pmsg.relay.metadata import RelayMetadata
 from p2pmsg.relay.requests import RelayRequests
 from p2pmsg.relay.session import LOSSES_MAX, RelayedSession, RelayedStream
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind, encoder
-from recovery import Delivery, HeartbeatSchedule, Loss, LossReason, ReplayBuffer, SentFrames
+from recovery import Delivery, Loss, LossReason
 
 SESSIONS_MAX: Final = 4096
 """Sessions served at once. Those that nobody publishes any more and of which nothing is kept make
@@ -32,7 +31,7 @@ _decode_times: Final = codec.make_decoder(tuple[_Raw, list[int] | None, _Raw, _R
 _ERRORS: Final = (codec.CodecError, ValueError, RecursionError, OverflowError)
 
 
-class RelayCore:
+class RelayCore(ServingCore[RelayedSession]):
     """The state machine. Not thread-safe: the shell holds a lock around every call.
 
     Args:
@@ -47,9 +46,7 @@ class RelayCore:
         topics: what it takes, topics and prefixes. Default: all.
 
     Attributes:
-        sessions: the sessions that are served, by their ids.
         path: the relays from which anything comes, this one first.
-        outbox, control, unsynced, replay, log, requests, sealed_ns, closing: as in `PublisherCore`.
         version: how often its sessions changed.
         cut: streams whose end the log has lost, by (session, topic), until it came again, or is
             given up: see `give_up`.
@@ -71,24 +68,10 @@ class RelayCore:
         memory: FrameMemory = PYTHON_MEMORY,
         topics: Sequence[str] = (),
     ) -> None:
-        self.name = name
-        self.id = relay
-        self.recovery = recovery
-        self.config = config
-        self.log = log
+        self.id, self.recovery, self._topics = relay, recovery, topics
+        super().__init__(name, config, log, memory, math.inf)
         self.metadata = metadata
         self.path: list[int] = [relay]
-        self.outbox: deque[bytes | memoryview] = deque()
-        self.control = ControlQueue()
-        self.unsynced: deque[tuple[RelayedStream, int, bytes | memoryview]] = deque()
-        self.replay = ReplayBuffer(
-            config.replay_bytes, age_max=config.replay_age, streams_max=config.streams_max,
-            free=memory.free,
-        )  # fmt: skip
-        self.memory = memory
-        self.sealed_ns = 0
-        self.closing = False
-        self.sessions: dict[int, RelayedSession] = {}
         self.sessions_refused = self.streams_refused = 0
         self.invalid: Counter[str] = Counter()
         self._stream_count = 0
@@ -97,52 +80,15 @@ class RelayCore:
         self.cut: dict[tuple[int, str], RelayedStream] = {}
         self.settled = False
         self._pulse_ns = now_ns
-        self.stall_ms = config.stall_timeout * 1000 if config.on_full != "drop" else -1.0
         self.endpoint_hash = control.endpoint_hash_of(recovery)
         body = control.Welcome(name, recovery, self.stall_ms)
         self.welcome = wire.control_frame(Kind.WELCOME, relay, body, flags=wire.FLAG_RELAY)
-        self._frames = SentFrames()
-        self.requests = RelayRequests(
-            relay, self.sessions, self.sessions_page, topics, frames=self._frames
-        )
-        self.access_rules: AccessRules | None = None
         self._restore(now_ns)
 
-    def resync(self) -> None:
-        """Go on after an exception at any line; what is lost of requests is asked for again."""
-        self._find_unsynced()
-        self.requests.resync()
-        self.control.resync()
-        for served in self.sessions.values():
-            served.heartbeats.resync(served.streams.values())
-
-    def abandon(self) -> None:
-        """Forget what waits: in a forked child it is the parent's."""
-        self.closing = True
-        self.outbox.clear()
-        self.unsynced.clear()
-
-    def use_access_rules(self, access_rules: AccessRules) -> None:
-        """Answer each requester what it may have, and nothing else; called before anything else."""
-        self.access_rules = access_rules
-        self.requests.use_access_rules(access_rules)
-        for served in self.sessions.values():
-            served.requests.use_access_rules(access_rules)
-
-    def revoke(self, users: Collection[str]) -> None:
-        """Forget those whose keys were revoked: nobody waits for them, nothing is sent again."""
-        for served in self.sessions.values():
-            served.requests.revoke(users)
-
-    @property
-    def joined(self) -> int:
-        """How many subscribers have joined: the data path to them is known to work."""
-        return len(self.requests.subscribers)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether everything was sent, and all who joined have said that they have everything."""
-        return not (self.requests.incomplete or self.outbox or self.unsynced or self.control)
+    def _make_requests(self) -> RelayRequests:
+        return RelayRequests(
+            self.sessions, self.control, self.config, self.id, self.sessions_page, self._topics
+        )
 
     def _restore(self, now_ns: int) -> None:
         """Take up what the log has, and what it has lost."""
@@ -178,14 +124,11 @@ class RelayCore:
             if len(self.sessions) >= SESSIONS_MAX and not self._tidy(1):
                 self.sessions_refused += 1
                 return None
+            welcome = control.Welcome(name, self.recovery, self.stall_ms)
             served = self.sessions[session] = RelayedSession(
-                session, name, hops, control.Welcome(name, self.recovery, self.stall_ms),
-                config=self.config, queue=self.control, replay=self.replay, log=self.log,
-                frames=self._frames,
-            )  # fmt: skip
+                session, name, hops, welcome, self.replay, self.log
+            )
             served.closing = self.closing
-            if self.access_rules is not None:
-                served.requests.use_access_rules(self.access_rules)
         served.is_live = True
         served.name, served.hops = name, min(hops, control.PATH_MAX)
         self._changed()
@@ -216,11 +159,9 @@ class RelayCore:
         except MessageError:
             self.invalid["topic"] += 1
             return None
-        heartbeat = HeartbeatSchedule()
-        stream = RelayedStream(topic, topic_bytes, session, heartbeat, start)
-        served.streams[topic] = stream
+        stream = served.streams[topic] = RelayedStream(served, topic, topic_bytes, start)
         self._stream_count += 1
-        served.heartbeats.put_off(stream, now_ns)
+        self.heartbeats.put_off(stream, now_ns)
         return stream
 
     def next(self, session: int, topic: str) -> int | None:
@@ -253,45 +194,18 @@ class RelayCore:
         except FrameError as error:
             self.invalid[str(error)] += 1
             return False
-        count = stop - start
-        log = self.log
-        if log is not None and log.next(topic, session) <= start:  # else it was interrupted
-            log.append(topic, start, count, frame.data, latest_ns, wall_ns, session, now_ns)
-        self._keep(served, stream, start, count, frame.data, latest_ns, now_ns)
+        kept = self.memory.make(frame.data)
+        self._keep(stream, start, stop - start, kept, kept, latest_ns, now_ns, wall_ns)
+        self._advance(session, stream, stop)
+        stream.received += stop - start
         return True
-
-    def _keep(
-        self,
-        served: RelayedSession,
-        stream: RelayedStream,
-        start: int,
-        count: int,
-        data: bytes,
-        latest_ns: int,
-        now_ns: int,
-    ) -> None:
-        key = served.key(stream.topic)
-        frame = self.memory.make(data)
-        if self.replay.next(key) <= start:
-            self.replay.append(key, start, count, frame, now_ns=now_ns, timestamp_ns_max=latest_ns)
-        if self.log is not None and self.log.syncs_first:
-            self.unsynced.append((stream, start, frame))
-            if stream.unsynced_from is None:
-                stream.unsynced_from = start
-        else:
-            self.outbox.append(frame)
-        self._advance(served.session, stream, start + count)
-        stream.received += count
-        self.sealed_ns = now_ns
-        served.heartbeats.put_off(stream, now_ns)
 
     def _advance(self, session: int, stream: RelayedStream, following: int) -> None:
         """Note that everything before `following` came, or is lost."""
         stream.next = following
-        if following > stream.end:
-            stream.end = following
-            if self.metadata is not None:
-                self.metadata.on_head(session, stream.topic, following)
+        stream.end = max(stream.end, following)
+        if self.metadata is not None:
+            self.metadata.on_head(session, stream.topic, stream.end)
 
     def lose(self, session: int, topic: str, loss: Loss, *, now_ns: int) -> None:
         """Note that a range did not reach this relay, and never will."""
@@ -307,7 +221,7 @@ class RelayCore:
             stream.losses.forget_first()
         if self.metadata is not None and self.log is not None:
             self.metadata.on_loss(session, topic, loss)
-        served.heartbeats.put_off(stream, now_ns)
+        self.heartbeats.put_off(stream, now_ns)
 
     def give_up(self, session: int, topic: str, *, now_ns: int) -> None:
         """Report lost what only the log of a former incarnation had of a stream."""
@@ -329,37 +243,10 @@ class RelayCore:
         others = [relay for relay in dict.fromkeys(upstream) if relay != self.id]
         self.path = [self.id, *others[: control.PATH_MAX - 1]]
 
-    def frames_synced(self, count: int) -> None:
-        """Let the first `count` of `unsynced` go: they are on the disk."""
-        for _ in range(count):
-            stream, _, frame = self.unsynced.popleft()
-            self.outbox.append(frame)
-            stream.unsynced_from = None
-        self._find_unsynced()
-
-    def _find_unsynced(self) -> None:
-        for stream, start, _ in self.unsynced:
-            if stream.unsynced_from is None:
-                stream.unsynced_from = start
-
-    def on_sent(self, began_ns: int, ended_ns: int) -> None:
-        """Do nothing: a relay passes frames on as they came, and gathers none itself."""
-
-    def begin_close(self, *, now_ns: int) -> None:
-        """Announce to subscribers that what they lack they must ask for now."""
-        self.closing = True
-        self.requests.forget_completions()
-        for served in self.sessions.values():
-            served.closing = True
-            served.heartbeats.begin_close(now_ns=now_ns)
-
     def handle_timer(self, *, now_ns: int) -> None:
         """Send heartbeats that are due, forget what is too old."""
         self.replay.expire(now_ns=now_ns)
-        for served in self.sessions.values():
-            due_ns = served.heartbeats.next_deadline_ns()
-            if due_ns is not None and due_ns <= now_ns:
-                served.heartbeats.handle_timer(served.streams.values(), now_ns=now_ns)
+        self._say_heads(now_ns)
         if now_ns >= self._tidy_ns:
             self._tidy_ns = now_ns + _TIDY_NS
             self.requests.expire(now_ns=now_ns)
@@ -371,16 +258,10 @@ class RelayCore:
                 wire.control_frame(Kind.HEARTBEAT, self.id, body, sequence=self.version)
             )
 
-    def expire_log(self, *, now_ns: int, wall_ns: int) -> Steps[None]:
-        """Apply the log's retention, now and then; see `PublisherLog.expire_steps`."""
-        if self.log is not None:
-            yield from self.log.expire_steps(now_ns=now_ns, wall_ns=wall_ns)
-
-    def next_deadline_ns(self) -> int | None:
-        """Return when `handle_timer` has something to do, or None."""
-        deadlines = [served.heartbeats.next_deadline_ns() for served in self.sessions.values()]
-        deadlines += [self.replay.next_deadline_ns(), self._pulse_ns]
-        return min((due_ns for due_ns in deadlines if due_ns is not None), default=None)
+    def next_deadline_ns(self) -> int:
+        """Return when `handle_timer` has something to do."""
+        deadlines = [self.heartbeats.next_deadline_ns(), self.replay.next_deadline_ns()]
+        return min([self._pulse_ns, *(due_ns for due_ns in deadlines if due_ns is not None)])
 
     def sessions_page(self, at: int, carries: list[str]) -> bytes:
         """Return a page of the list of sessions, from the one with that index on."""
@@ -402,11 +283,12 @@ class RelayCore:
                 break
             if served.is_live or any(a < b for a, b in served.heads().values()):
                 continue
-            for topic in served.streams:
-                self.replay.forget(served.key(topic))
+            for stream in served.streams.values():
+                self.replay.forget(stream.key)
+                self.heartbeats.forget(stream)
             del self.sessions[session]
             self._stream_count -= len(served.streams)
-            self.requests.forget(served.requests)
+            self.requests.forget_session(session)
             if self.metadata is not None:
                 self.metadata.forget_session(session)
             done += 1

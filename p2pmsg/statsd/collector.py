@@ -280,7 +280,7 @@ class Collector(ClosesItself):
                 self._management = Server(port.host, port.port, handles)
             if isinstance(publish, str):
                 publish = self._publisher = Publisher(publish, name=topic, security=security)
-            if publish is not None:
+            if isinstance(publish, Publisher):
                 self._outputs.insert(0, StreamOutput(publish, topic))
             if endpoints:
                 given = self._aggregator, self._section, state

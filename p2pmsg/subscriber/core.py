@@ -208,19 +208,18 @@ class SubscriberCore:
         state = self.lines[line]
         state.received += 1
         stream = self.last_stream
-        if stream is not None and data.startswith(stream.prefix) and not shed and not self.by_line:
-            peer = stream.peer
-            following = wire.next_frame(data, stream.prefix, stream.topic, peer.session)
-            if following is not None and stream.receiver.accept(
-                following.sequence, following.count
-            ):
-                state.last_heard_ns = peer.last_heard_ns = now_ns
-                self.ready.append_frame(stream, following)
-                return
-        if state.refused_until_ns is not None:
+        if stream is None or shed or self.by_line or not data.startswith(stream.prefix):
+            stream = None
+        if stream is None and state.refused_until_ns is not None:
             return
         try:
             frame = Frame(data)
+            if stream is not None and stream.receiver.accept(frame.sequence, frame.count):
+                state.last_heard_ns = stream.peer.last_heard_ns = now_ns
+                self.ready.append_frame(stream, frame)
+                return
+            if state.refused_until_ns is not None:
+                return
             kind = frame.kind
             if kind == Kind.DATA:
                 self._receive_data(line, frame, now_ns, shed)

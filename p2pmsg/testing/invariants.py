@@ -75,7 +75,7 @@ def _publisher_violations(
         count = len(history.published.get((core.session, topic), ()))
         stream = peer.streams.get(topic)
         if stream is None:
-            earliest = core.head(topic)[0]
+            earliest = core.own.head(topic)[0]
             if any(history.published.get((core.session, topic), ())[earliest:]):
                 yield f"{name} lost {count} messages silently: the stream is unknown"
             continue

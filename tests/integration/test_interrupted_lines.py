@@ -15,7 +15,6 @@ from p2pmsg.publisher import (
     gathering,
     heartbeats,
     log,
-    logged_batch,
     requests,
 )
 from recovery import replay_buffer, retransmit
@@ -24,7 +23,7 @@ from tests.integration.peers import TOPIC, check_ledger
 FILES = {
     module.__file__
     for module in (
-        batch, control_queue, core, gathering, heartbeats, log, logged_batch, publisher,
+        batch, control_queue, core, gathering, heartbeats, log, publisher,
         replay_buffer, requests, retransmit, section, sending, serving, threads,
     )
 }  # fmt: skip

@@ -27,7 +27,7 @@ from p2pmsg.peers import (
 from p2pmsg.peers import puller as puller_peer
 from p2pmsg.peers import subscriber as peer
 from p2pmsg.peers.threads import puller, subscriber
-from p2pmsg.publisher import batch, core, logged_batch
+from p2pmsg.publisher import batch, core
 from p2pmsg.queue import batching, job, puller_core, taking
 from p2pmsg.subscriber import ready
 from recovery import replay_buffer
@@ -41,7 +41,7 @@ SUBSCRIBER = (
     busy_wait, peer, ready, reading, receiving, section, subscriber, threads, verbs, zmq_pubsub
 )  # fmt: skip
 PUBLISHER = (
-    batch, core, logged_batch, publisher, replay_buffer, section, sending, serving, zmq_pubsub
+    batch, core, publisher, replay_buffer, section, sending, serving, zmq_pubsub
 )  # fmt: skip
 PULLER = (threads, section, job, puller, puller_peer, pulling, puller_core)
 BATCH_PULLER = (pull_sockets, taking)
@@ -276,7 +276,7 @@ STRIKES = 60
 FILES = {
     module.__file__
     for module in (
-        batch, batching, logged_batch, section, sending, publisher, core, pusher, pushing,
+        batch, batching, section, sending, publisher, core, pusher, pushing,
     )
 }  # fmt: skip
 

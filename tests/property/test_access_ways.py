@@ -160,7 +160,7 @@ def check_publisher(rng, access_rules):
         now_ns = step * 10**9
         requests.receive(asker, frame, now_ns=now_ns, user=user, wall_ns=now_ns)
         asked = wire.Frame(wire.control_frame(Kind.PROBE, core.session, probe))
-        for page in requests.heads.bodies(asker, asked, probe, now_ns=now_ns) or []:
+        for page in requests.heads.bodies(core.own, asker, asked, probe, now_ns=now_ns) or []:
             assert all(at_first[head.topic] for head in read_heads(page).streams)
         if rng.random() < 0.3:
             access_rules.change()

@@ -28,7 +28,7 @@ def sealed_publisher():
         name="feed", session=SESSION, recovery="memory://r", config=PublisherConfig(), now_ns=0
     )
     keys = GroupKeys(SESSION, 5, AES, Random(3), now_ns=0)
-    multicast = MulticastSender(core, core.replay, core.config, 1400, Random(4), keys)
+    multicast = MulticastSender(core.own, core.replay, core.config, 1400, Random(4), keys)
     core.use_multicast(multicast)
     core.use_access_rules(
         access_of(rule("ann", subscribe=["*"]), rule("bob", subscribe=["quotes*", "trades"]))

@@ -9,12 +9,8 @@ from p2pmsg.wire import (
     decode_columns,
     decode_one,
     encoder,
-    next_frame,
-    stream_prefix,
 )
-from tests.unit.p2pmsg.frames import SESSION, header
-
-PREFIX = stream_prefix("t", SESSION)
+from tests.unit.p2pmsg.frames import header
 
 plain = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False)
 values = st.recursive(
@@ -27,9 +23,8 @@ columns = st.sampled_from([None, [], [None], ["k"], ["k", "l"], [{"h": 1}], [1],
 
 def check(body):
     data = header(body=body)
-    frame = next_frame(data, PREFIX, "t", SESSION)
     try:
-        columns = None if frame is None else decode_columns(frame)
+        columns = decode_columns(Frame(data))
     except FrameError:
         columns = None
     try:

@@ -3,6 +3,7 @@
 import sys
 
 import p2pmsg
+from p2pmsg.testing import VirtualNetwork
 from tests.faces import ROOT
 
 OURS = tuple(str(ROOT / name) + "/" for name in ("p2pmsg", "recovery", "transports"))
@@ -60,3 +61,27 @@ def test_a_message_takes_few_calls_to_the_socket_and_from_its_frame_to_the_reade
     assert len({file for file, _ in sent}) <= 8, sent
     assert 2 < len(taken) <= 14, taken
     assert len({file for file, _ in taken}) <= 8, taken
+
+
+def test_a_repair_takes_few_calls_from_its_nack():
+    """All of it in this thread, on a network in memory that loses frames, whose clock is a call."""
+    network = VirtualNetwork(lossy=0.2, seed=1)
+    publisher = network.publisher()
+    subscriber = network.subscriber(publisher, topics=["a"])
+    publisher.wait_for_subscribers(1)
+    with Calls() as calls:
+        for number in range(TRIES):
+            publisher.publish("a", number)
+            network.advance(0.05)
+            assert subscriber.receive(timeout=30).value == number
+    seen = [call for call in calls.seen if "/testing/" not in call[0]]
+    ways, names = [], [name for _, name in seen]
+    for at, name in enumerate(names):
+        if name == "_receive_nack":
+            begin = at - names[at::-1].index("receive")
+            way = seen[begin : names.index("_send_reply", at) + 1]
+            if "_repair_of" in [each for _, each in way]:
+                ways.append(way)
+    shortest = min(ways, key=len)
+    assert len(shortest) <= 30, shortest
+    assert len({file for file, _ in shortest}) <= 10, shortest

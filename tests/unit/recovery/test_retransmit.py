@@ -44,35 +44,6 @@ def test_what_was_just_answered_is_not_answered_again():
     assert list(answers.waiting(b"b", "s")) == [(0, 2)]
 
 
-def test_one_range_is_answered_at_once_where_nothing_stands_against_it():
-    answers = scheduler(linger=0.01, budget_bytes_s=1000, budget_burst_bytes=100)
-    assert answers.answer_at_once(b"a", "s", 3, 5, 20, now_ns=0)
-    stats = answers.requester_stats()[b"a"]
-    assert (stats.requests, stats.bytes_sent, stats.messages_sent) == (1, 20, 2)
-    assert answers.next_job(now_ns=0) is None
-
-    # It counts as answered, and against the budget, as what went out in its turn does.
-    assert not answers.answer_at_once(b"a", "s", 3, 5, 20, now_ns=10 * MS - 1)
-    assert answers.request(b"a", "s", [(2, 6)], now_ns=10 * MS - 1) == []
-    assert list(answers.waiting(b"a", "s")) == [(2, 3), (5, 6)]
-    assert not answers.answer_at_once(b"a", "s", 8, 9, 20, now_ns=20 * MS)  # it waits already
-    assert answers.answer_at_once(b"b", "s", 3, 5, 500, now_ns=10 * MS)
-    assert not answers.answer_at_once(b"b", "s", 8, 9, 1, now_ns=100 * MS)  # it is in debt
-    assert answers.answer_at_once(b"b", "s", 8, 9, 1, now_ns=S)
-
-
-def test_what_could_not_be_sent_at_once_goes_out_in_its_turn():
-    answers = scheduler()
-    assert answers.answer_at_once(b"a", "s", 3, 5, 20, now_ns=0)
-    answers.take_back(b"a", "s", 3, 5)
-    answers.block(b"a", MS)
-    assert answers.next_job(now_ns=MS - 1) is None
-    assert answers.next_job(now_ns=MS) == (b"a", "s", 3, 5)
-    answers.forget(b"a")
-    answers.take_back(b"a", "s", 3, 5)
-    assert answers.next_job(now_ns=MS) is None
-
-
 def test_a_greedy_requester_waits_for_its_budget_and_the_others_do_not():
     answers = scheduler(budget_bytes_s=1000, budget_burst_bytes=100)
     answers.request(b"greedy", "s", [(0, 1000)], now_ns=0)
@@ -117,14 +88,3 @@ def test_what_is_on_its_way_is_not_sent_again():
     assert starts(answers, 1000) == []
     answers.request(b"a", "s", [(3, 5)], now_ns=2 * S, received=105)  # it has dropped some
     assert starts(answers, 2000) == [3, 4]
-
-
-def test_what_goes_out_at_once_is_not_repeated_while_it_is_on_its_way():
-    answers = scheduler()
-    assert answers.answer_at_once(b"a", "s", 0, 1, 10, now_ns=0, received=5)
-    assert not answers.answer_at_once(b"a", "s", 1, 2, 10, now_ns=S, received=5)
-    assert answers.answer_at_once(b"a", "s", 1, 2, 10, now_ns=S, received=6)
-    answers.take_back(b"a", "s", 1, 2)
-    assert starts(answers, 1000) == [1]
-    answers.request(b"a", "s", [(1, 2)], now_ns=2 * S, received=6)
-    assert starts(answers, 2000) == []

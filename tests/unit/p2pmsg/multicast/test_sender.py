@@ -10,7 +10,7 @@ from p2pmsg.multicast import datagram
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.served import PublisherStream
 from p2pmsg.wire import Frame, Kind, decode_columns
-from recovery import HeartbeatSchedule, ReplayBuffer
+from recovery import ReplayBuffer
 from tests.unit.p2pmsg.frames import SESSION
 from tests.unit.p2pmsg.publisher.served import FakeServed, kept
 
@@ -78,7 +78,7 @@ def test_what_is_not_known_to_be_published_is_not_answered():
 @pytest.mark.parametrize("keyed", [False, True])
 def test_values_are_packed_into_frames_of_a_datagram_each(keyed):
     multicast = sender()
-    stream = PublisherStream("t", b"t", SESSION, HeartbeatSchedule())
+    stream = PublisherStream(FakeServed(), "t", b"t", 0)
     values = [bytes(20)] * 200
     keys = [f"k{number}" for number in range(200)] if keyed else None
     at, sizes = 0, []

@@ -1,6 +1,8 @@
 """A session as `RequestHandler` and `HeartbeatSender` see it, made of a few dicts."""
 
-from p2pmsg import control, wire
+from types import SimpleNamespace
+
+from p2pmsg import control
 from p2pmsg.wire import Frame, Kind
 from recovery import Kept
 from tests.unit.p2pmsg.frames import SESSION, data
@@ -26,17 +28,20 @@ class FakeServed:
         self.buffer, self.log, self.losses, self.unknown = buffer, log, losses, unknown
         frames = [*log, *buffer]
         default = (frames[0].start, frames[-1].stop) if frames else (0, 0)
+        self.prefix = ""
         self.heads = {"t": default} if heads is None else heads
         self.reads = []
 
-    def topics(self):
-        return self.heads
+    @property
+    def streams(self):
+        """As much of each stream as answers need."""
+        return {
+            topic: SimpleNamespace(served=self, topic=topic, number=number, began=None)
+            for number, topic in enumerate(self.heads)
+        }
 
     def head(self, topic):
         return self.heads.get(topic, (0, 0))
-
-    def began(self, topic):
-        return None
 
     def answered_from(self, topic):
         return self.head(topic)[0]
@@ -60,9 +65,6 @@ class FakeServed:
         for loss in gone:  # each test asks for one that ends where its range ends
             stop = loss.start
         return gone, [(start, stop)] if start < stop else []
-
-    def closing_frame(self, *, now_ns):
-        return wire.control_frame(Kind.WELCOME, self.session, flags=wire.FLAG_CLOSING)
 
 
 def kinds(frames):

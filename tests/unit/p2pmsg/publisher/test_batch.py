@@ -13,7 +13,7 @@ from tests.unit.p2pmsg.interrupts import interrupt_at
 
 WALL_NS = 1_700_000_000 * 10**9
 INSIDE = ("publisher/batch.py", "publisher/core.py")
-MORE = ("publisher/logged_batch.py", "publisher/log.py", "publisher/values.py", "replay_buffer.py")
+MORE = ("publisher/log.py", "publisher/values.py", "replay_buffer.py")
 INSIDE_AT = {"line": INSIDE, "signal": INSIDE + MORE}
 
 
@@ -71,7 +71,7 @@ def logged_frames(publisher):
     """What can be repaired from the log."""
     frames, at, following = [], 0, publisher.log.next("t")
     while at < following:
-        kept = publisher.read(b"requester", "t", at)
+        kept = publisher.own.read(b"requester", "t", at)
         frames.append(bytes(kept.frame))
         at = kept.stop
     return frames
@@ -170,9 +170,7 @@ def test_an_interrupt_anywhere_loses_nothing_that_was_accepted(action, logged, e
         publish(publisher, "c", headers={"h": 1})
         inside = partial(is_inside, event)
         interrupted = interrupt_at(step, partial(action, publisher), inside, event)
-        batch = publisher.open_batches.get("t")
-        if batch is not None:
-            batch.repair()  # as the shell does
+        publisher.resync()  # as the shell does
         last = publish(publisher, "last", timestamp_ns=7)
 
         found = messages(publisher)

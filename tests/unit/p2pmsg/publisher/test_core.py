@@ -169,7 +169,7 @@ def test_a_burst_does_not_make_a_calm_stream_gather_permanently(grouped, gap_us)
     if grouped:
         config = publisher.config
         publisher.use_multicast(
-            MulticastSender(publisher, publisher.replay, config, 1400, Random(1))
+            MulticastSender(publisher.own, publisher.replay, config, 1400, Random(1))
         )
     publish(publisher, *[b"v" * 100] * 30, now_ns=MS)
     publisher.frames_to_send()
@@ -263,7 +263,7 @@ def test_of_a_multicast_nothing_is_announced_that_has_not_left():
     """It would be asked for and sent twice, the first time past the pace and the receivers."""
     publisher = core()
     publisher.use_multicast(
-        MulticastSender(publisher, publisher.replay, publisher.config, 1400, Random(1))
+        MulticastSender(publisher.own, publisher.replay, publisher.config, 1400, Random(1))
     )
     for topic in ("a", "ab", "a", "b"):
         publish(publisher, *[b"v" * 1000] * 2, topic=topic, now_ns=MS)
@@ -272,7 +272,7 @@ def test_of_a_multicast_nothing_is_announced_that_has_not_left():
     all_sealed = {"a": (0, 4), "ab": (0, 2), "b": (0, 2)}
 
     def heads():
-        return {topic: publisher.head(topic)[1] for topic in all_sealed}
+        return {topic: publisher.own.head(topic)[1] for topic in all_sealed}
 
     assert heads() == {"a": 0, "ab": 0, "b": 0}
     for left, expected in enumerate([(1, 0, 0), (2, 0, 0), (2, 1, 0), (2, 2, 0), (3, 2, 0)], 1):

@@ -45,13 +45,13 @@ class Program:
         core, began_ns = self.core, self.now_ns
         self._published_ns.append(began_ns)
         batch = core.open_batches.get("t")
-        if batch is not None and batch.put(VALUE) < batch.limit:
-            batch.end, batch.next = len(batch.buffer), batch.next + 1
+        if batch is not None and batch.put(VALUE, None, None, None) >= 0:
             self._spend(500)
             return
-        if batch is not None:
-            batch.repair()
-        elif core.publish_alone("t", VALUE, None, None, None, began_ns, began_ns) >= 0:
+        if (
+            batch is None
+            and core.publish_alone("t", VALUE, None, None, None, began_ns, began_ns) >= 0
+        ):
             self._spend(8_000)
             self._send()
             core.on_alone("t", began_ns, self.now_ns)

@@ -68,7 +68,7 @@ def test_the_same_question_is_answered_again_for_a_while():
     publisher = core(topics)
 
     def head(now_ns, closing=False):
-        publisher.closing = closing
+        publisher.own.closing = closing
         publisher.requests.receive(b"%d" % now_ns, probe(now_ns, ["*"]), now_ns=now_ns)
         data = next(data for data in publisher.frames_to_send() if data[4] == Kind.ECHO)
         assert Frame(data).session == now_ns

@@ -5,22 +5,22 @@ from itertools import pairwise
 
 import pytest
 
-from p2pmsg import wire
 from p2pmsg.publisher import control_queue
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.heartbeats import HeartbeatSender
-from p2pmsg.publisher.served import PublisherStream
+from p2pmsg.publisher.served import ServedStream
 from p2pmsg.wire import Frame
 from recovery import HeartbeatSchedule
-from tests.unit.p2pmsg.frames import SESSION
 from tests.unit.p2pmsg.publisher.served import FakeServed, kinds
 
 MS = 1_000_000
+CLOSING = b""
 
 
-def stream(topic="t"):
-    heartbeat = HeartbeatSchedule(interval_min=0.01, interval_max=0.02)
-    return PublisherStream(topic, topic.encode(), SESSION, heartbeat)
+def stream(served, topic):
+    made = ServedStream(served, topic, topic.encode(), 5)
+    made.heartbeat = HeartbeatSchedule(interval_min=0.01, interval_max=0.02)
+    return made
 
 
 class Sending:
@@ -29,14 +29,15 @@ class Sending:
     def __init__(self, *topics, per_second_max=math.inf, **options):
         self.served = FakeServed(heads=dict.fromkeys(topics, (2, 5)), **options)
         self.queue = ControlQueue()
-        self.sender = HeartbeatSender(self.served, self.queue, per_second_max)
-        self.streams = [stream(topic) for topic in topics]
+        self.sender = HeartbeatSender(self.queue, per_second_max)
+        self.streams = [stream(self.served, topic) for topic in topics]
         for one in self.streams:
             self.sender.put_off(one, 0)
 
     def sent(self, now_ns):
-        self.sender.handle_timer(self.streams, now_ns=now_ns)
-        return self.queue.drain()
+        """Return what goes out; `CLOSING` stands for the closing that is to follow."""
+        is_said = self.sender.handle_timer(self.streams, now_ns=now_ns)
+        return [*self.queue.drain(), *([CLOSING] if is_said else [])]
 
 
 def test_heartbeats_become_rarer_until_data_comes():
@@ -82,13 +83,12 @@ def test_idle_streams_have_so_many_heartbeats_a_second_together_and_no_more():
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_while_a_session_is_closed_all_heads_and_a_closing_go_every_50_ms(rounds):
     sending = Sending("a", "b")
-    sending.served.closing = True
     sending.sender.begin_close(now_ns=MS)
     for number in range(rounds):
         now_ns = MS + number * 50 * MS
         *heartbeats, closing = sending.sent(now_ns)
         assert kinds(heartbeats) == [("HEARTBEAT", "a", 5), ("HEARTBEAT", "b", 5)]
-        assert Frame(closing).flags == wire.FLAG_CLOSING
+        assert closing is CLOSING
         assert sending.sender.next_deadline_ns() <= now_ns + 50 * MS
 
 
@@ -96,15 +96,13 @@ def test_heads_of_many_streams_go_in_parts_and_then_there_is_a_pause(monkeypatch
     """All were added each 50 ms, at any length: the queue never emptied, nor did `close` end."""
     monkeypatch.setattr(control_queue, "NOTICES_MAX", 2)
     sending = Sending(*"abcde")
-    sending.served.closing = True
     sending.sender.begin_close(now_ns=0)
     parts = []
     for now_ms in (0, 40, 80):
         assert sending.sender.next_deadline_ns() <= now_ms * MS
-        *heartbeats, last = sending.sent(now_ms * MS)
-        parts.append("".join(topic for _, topic, _ in kinds(heartbeats)))
-        assert (Frame(last).flags == wire.FLAG_CLOSING) == (now_ms == 80)
-        parts[-1] += Frame(last).topic
+        sent = sending.sent(now_ms * MS)
+        assert (CLOSING in sent) == (now_ms == 80)
+        parts.append("".join(topic for _, topic, _ in kinds(one for one in sent if one)))
     assert parts == ["ab", "cd", "e"]
     assert sending.sender.next_deadline_ns() == 160 * MS  # as long as they took
     assert sending.sent(159 * MS) == []

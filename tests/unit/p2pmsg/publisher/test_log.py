@@ -10,7 +10,7 @@ from p2pmsg import LogConfig, PublisherConfig
 from p2pmsg.errors import LogFailedError
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
-from p2pmsg.publisher.logged_batch import frame_of
+from p2pmsg.publisher.tail_frames import frame_of
 from recovery import ReplayBuffer
 from recovery.log import LogReader, LogWriter, MemoryStore, state, truncate, verify
 
@@ -208,7 +208,7 @@ def publish(core, count):
 
 def reported(core, start, stop):
     """Return what of a range is reported as lost by a crash."""
-    return [(loss.start, loss.stop) for loss in core.log.split_lost("t", start, stop)[0]]
+    return [(loss.start, loss.stop) for loss in core.own.lost("t", start, stop)[0]]
 
 
 @pytest.mark.parametrize("before", [0, 3])
@@ -367,7 +367,7 @@ def test_messages_in_the_tail_file_that_are_damaged_are_skipped_and_the_others_s
     following = {topic: core.log.next(topic) for topic in ("t", "u", "v")}
     assert (core.log.recovered, following["u"]) == (10, 11)
     for topic, first in (("t", kept), ("v", 1)):
-        (loss,) = core.log.split_lost(topic, 0, following[topic])[0]
+        (loss,) = core.own.lost(topic, 0, following[topic])[0]
         assert (loss.start, loss.stop) == (first, following[topic])
         assert following[topic] >= first + 10
     assert core.log.stats().skipped == sum(following.values()) - kept - 11 - 1
@@ -396,7 +396,7 @@ def test_after_a_crash_of_the_system_a_damaged_tail_is_skipped_from_the_floor_on
 
     core = core_of(store)
     following = core.log.next("new")
-    losses, left = core.log.split_lost("new", 0, following)
+    losses, left = core.own.lost("new", 0, following)
     ranges = [(loss.start, loss.stop) for loss in losses]
     assert ranges == [(0, floor), (floor + 1, following)]
     assert (left, following >= floor + 3 > 3) == ([(floor, floor + 1)], True)

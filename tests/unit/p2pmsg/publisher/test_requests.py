@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
-from p2pmsg.publisher import forgotten, heads, requests
+from p2pmsg.publisher import heads, requests, subscribers
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.requests import RequestHandler
@@ -109,14 +109,14 @@ def test_ranges_beyond_the_bound_are_refused_for_budget():
     assert ([(start, start + 1) for start in range(2048, 2176, 2)], "budget") in refused
 
 
-def test_one_range_in_one_frame_is_answered_without_waiting_for_a_turn():
+def test_what_is_on_its_way_is_not_sent_again():
     publisher = core()
     ask(publisher, nack((3, 4)))
-    assert len(publisher.requests.scheduler.waiting(ALICE, "t")) == 0
     ask(publisher, nack((5, 6)), requester=BOB)
-    ask(publisher, nack((3, 4)))  # it is on its way
     assert publisher.requests.next_deadline_ns(now_ns=0) == 0
     assert replies(publisher) == [(ALICE, "DATA", (3, [3])), (BOB, "DATA", (5, [5]))]
+    ask(publisher, nack((3, 4)))  # it is on its way
+    assert replies(publisher) == []
     assert publisher.requests.next_deadline_ns(now_ns=0) is None
     assert publisher.requests.frames_repaired == 2
     assert publisher.requests.messages_repaired == {"buffer": 2, "log": 0}
@@ -166,7 +166,7 @@ def test_who_fell_silent_without_a_closing_has_not_got_everything(caplog):
 
 
 def test_those_who_are_forgotten_are_counted_and_not_all_kept(monkeypatch):
-    monkeypatch.setattr(forgotten, "FORGOTTEN_MAX", 2)
+    monkeypatch.setattr(subscribers, "FORGOTTEN_MAX", 2)
     requests = silent(*(joined(one, f"s{one}") for one in range(5)))
     assert requests.forgotten_names == {"s3": 1, "s4": 1, "": 3}
     assert requests.undelivered == 5
@@ -187,7 +187,7 @@ def test_what_applications_are_done_with_only_grows_and_never_beyond_the_head():
     def settle(topic, following):
         body = control.Settled(topic, following)
         ask(publisher, wire.control_frame(Kind.SETTLED, SESSION, body))
-        return publisher.requests.acknowledged
+        return {name: each.acknowledged for name, each in publisher.streams.items()}
 
     assert settle("t", 7) == {"t": 7}
     assert settle("t", 3) == {"t": 7}
@@ -201,7 +201,7 @@ def test_what_nobody_has_is_what_all_that_were_done_with_it_have_lost(reports):
     for following, lost in reports:
         body = control.Settled("t", following, [(each, each + 1) for each in sorted(lost)])
         ask(publisher, wire.control_frame(Kind.SETTLED, SESSION, body))
-    requests = publisher.requests
+    stream = publisher.streams["t"]
     done = [(min(following, 10), lost) for following, lost in reports]
     expected = {
         sequence
@@ -209,9 +209,8 @@ def test_what_nobody_has_is_what_all_that_were_done_with_it_have_lost(reports):
         if any(sequence < following for following, _ in done)
         and all(sequence in lost for following, lost in done if sequence < following)
     }
-    found = requests.unreached.get("t", ())
-    assert {each for start, stop in found for each in range(start, stop)} == expected
-    assert requests.acknowledged.get("t", 0) == max((following for following, _ in done), default=0)
+    assert {each for start, stop in stream.unreached for each in range(start, stop)} == expected
+    assert stream.acknowledged == max((following for following, _ in done), default=0)
 
 
 HUGE = b"\xdd\xff\xff\xff\xff"
@@ -334,7 +333,7 @@ class Handling:
 
     def __init__(self, served, **options):
         self.queue = ControlQueue()
-        self.handler = RequestHandler(served, self.queue, PublisherConfig(**options))
+        self.handler = RequestHandler({SESSION: served}, self.queue, PublisherConfig(**options))
 
     def ask(self, request):
         return answers(self.handler, ALICE, request)
@@ -433,11 +432,8 @@ def nack_of(received, start, stop):
     return wire.control_frame(Kind.NACK, SESSION, body)
 
 
-@pytest.mark.parametrize("kept_on_disk", [False, True])
-def test_what_its_asker_cannot_have_received_yet_is_not_sent_again(kept_on_disk, monkeypatch):
+def test_what_its_asker_cannot_have_received_yet_is_not_sent_again():
     publisher = core()
-    if kept_on_disk:  # so that nothing is answered at once
-        monkeypatch.setattr(publisher, "has_log", True)
     ask(publisher, nack_of(7, 2, 3))
     assert [what for _, what, _ in replies(publisher)] == ["DATA"]
     ask(publisher, nack_of(7, 2, 3), now_ns=500 * MS)

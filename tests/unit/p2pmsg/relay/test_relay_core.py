@@ -204,7 +204,7 @@ REQUESTS = {
 def test_requests_that_are_dropped(request_, reason):
     talk = RelayTalk().open()
     assert talk.ask(request_) == []
-    assert talk.core.requests.frames_invalid == {reason: 1}
+    assert talk.core.requests.invalid == {reason: 1}
 
 
 def test_subscribers_of_several_sessions_count_once():

@@ -13,8 +13,9 @@ from p2pmsg import wire
 from p2pmsg.errors import MessageError
 from p2pmsg.frames import decode_frame
 from p2pmsg.publisher import batch as batch_module
-from p2pmsg.publisher import logged_batch
-from p2pmsg.publisher.logged_batch import LoggedBatch, ends_of_values, frame_of
+from p2pmsg.publisher import tail_frames
+from p2pmsg.publisher.batch import Batch
+from p2pmsg.publisher.tail_frames import ends_of_values, frame_of
 from tests.unit.p2pmsg.interrupts import interrupt_at
 
 pytest.importorskip("recovery.log")
@@ -24,7 +25,7 @@ from recovery.log import MemoryStore, Tail, TailContent, TailSlot
 TOPIC, SESSION = "é/t", 2**63 + 5
 PREFIX = wire.stream_prefix(TOPIC, SESSION)
 SLOT = 8192
-INSIDE = (batch_module.__file__, logged_batch.__file__)
+INSIDE = (batch_module.__file__, tail_frames.__file__)
 
 
 def slot_of(slot_bytes=SLOT):
@@ -32,19 +33,14 @@ def slot_of(slot_bytes=SLOT):
 
 
 def batch_of(slot, first=7, base_ns=10**18):
-    return LoggedBatch(slot, SESSION, TOPIC.encode(), PREFIX, first, base_ns, 0, SLOT, bytearray())
+    batch = Batch(PREFIX, first, base_ns, 0, slot.bytes_max, bytearray(), slot=slot)
+    slot.begin(SESSION, TOPIC.encode(), first, base_ns, batch.end)
+    return batch
 
 
 def add(batch, value, key=None, timestamp_ns=None, headers=None):
     """Accept a message, as the core does; False where there is no space."""
-    end = batch.put(value)
-    columns = (key, timestamp_ns, headers)
-    if any(column is not None for column in columns) and not batch.add_columns(*columns):
-        batch.repair()
-        return False
-    batch.end, batch.next = end, batch.next + 1
-    batch.commit()
-    return True
+    return batch.put(value, key, timestamp_ns, headers, bytes_max=2**31) >= 0
 
 
 def left_by_a_kill(slot):
@@ -68,7 +64,7 @@ def test_an_interrupt_at_any_place_leaves_what_was_accepted_once(what, event):
         "seal": lambda batch: batch.seal(),
         "add": lambda batch: add(batch, "this", key="k"),
         "add beyond the slot": lambda batch: add(batch, bytes(2 * SLOT)),
-        "repair": lambda batch: (batch.put("x"), batch.repair()),
+        "repair": lambda batch: batch.repair(),
     }
     step, struck = 0, True
     while struck:
@@ -86,7 +82,7 @@ def test_an_interrupt_at_any_place_leaves_what_was_accepted_once(what, event):
         assert len(messages) == accepted, struck
         assert bytes(batch.seal()[0]) == again, struck
         step += 1
-    assert step > 3
+    assert step > 2
 
 
 def test_columns_beyond_the_slot_are_refused():
@@ -97,14 +93,13 @@ def test_columns_beyond_the_slot_are_refused():
     assert [message.value for message in left_by_a_kill(slot)[1]] == [1]
 
 
-def test_a_value_beyond_the_slot_is_in_the_frame():
+def test_a_value_beyond_the_slot_is_for_another_frame():
     batch = batch_of(slot := slot_of())
     add(batch, 1)
-    add(batch, bytes(2 * SLOT))
+    assert not add(batch, bytes(2 * SLOT))
 
-    assert batch.end >= batch.full_bytes  # so that it is sealed before the call returns
     frame, _ = batch.seal()
-    assert [message.value for message in decode_frame(bytes(frame))] == [1, bytes(2 * SLOT)]
+    assert [message.value for message in decode_frame(bytes(frame))] == [1]
     assert [message.value for message in left_by_a_kill(slot)[1]] == [1]
 
 
@@ -112,17 +107,27 @@ def test_a_refused_value_beyond_the_slot_takes_none_along():
     batch = batch_of(slot := slot_of())
     add(batch, 1, key="k")
     for number in (2, 3):
-        batch.put(bytes(2 * SLOT))  # which is larger than a message may be
-        batch.repair()
-        # As `Publisher.publish` does, which looks at neither buffer nor slot.
-        packed = msgpack.packb(number)
-        batch.memory[batch.end : batch.end + len(packed)] = packed
-        batch.end, batch.next = batch.end + len(packed), batch.next + 1
-        batch.header[0] = batch.end
+        with pytest.raises(MessageError):
+            batch.put(bytes(2 * SLOT), "k", None, {}, bytes_max=SLOT)
+        assert batch.put(number, None, None, None) >= 0
 
     assert [message.value for message in left_by_a_kill(slot)[1]] == [1, 2, 3]
     for _ in range(2):  # the log may not take the frame at once
         assert [m.value for m in decode_frame(bytes(batch.seal()[0]))] == [1, 2, 3]
+
+
+def test_a_message_that_is_taken_back_leaves_no_columns():
+    batch = batch_of(slot := slot_of())
+    add(batch, 1, key="k")
+    end = batch.end
+    add(batch, 2, key="x", headers={"h": 1})
+    batch.take_back(end)
+    add(batch, 3)
+
+    assert [(m.value, m.key, m.headers) for m in left_by_a_kill(slot)[1]] == [
+        (1, "k", None),
+        (3, None, None),
+    ]
 
 
 def test_a_refused_column_leaves_the_batch_as_it_was():
@@ -130,10 +135,8 @@ def test_a_refused_column_leaves_the_batch_as_it_was():
     add(batch, 1)
     refused = [(5, None, None), ("k", 2**80, None), (None, None, {1: 2}), (None, -(2**62), None)]
     for columns in refused:
-        batch.put(2)
         with pytest.raises(MessageError):
-            batch.add_columns(*columns)
-        batch.repair()
+            batch.put(2, *columns)
     add(batch, 3)
 
     assert [(m.value, m.key, m.headers) for m in left_by_a_kill(slot)[1]] == [
@@ -161,10 +164,9 @@ def test_at_any_moment_what_was_accepted_is_left(steps):
     batch = batch_of(slot := slot_of(64 * 1024))
     wanted = []
     for (value, key, timestamp_ns, headers), is_repaired in steps:
-        if is_repaired:  # Ctrl-C came before it was accepted
-            batch.put(value)
-            batch.add_columns(key, timestamp_ns, headers)
-            batch.repair()
+        if is_repaired:  # it is refused, with its columns
+            with pytest.raises(MessageError):
+                batch.put(value, key, timestamp_ns, headers, bytes_max=0)
         assert add(batch, value, key, timestamp_ns, headers)
         wanted.append((value, key, 10**18 if timestamp_ns is None else timestamp_ns, headers))
 

@@ -1,4 +1,4 @@
-"""What those who ask may have of a session: which topics, and how much history.
+"""What those who ask may have: which topics, and how much history.
 
 A request comes over a connection, and a connection has one user, whose key it was made with. What
 is decided here is decided for each request, and again when what was asked for is sent.
@@ -6,10 +6,9 @@ is decided here is decided for each request, and again when what was asked for i
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
-from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
-from p2pmsg.publisher.served import Served
+from p2pmsg.publisher.served import ServedSession
 
 REQUESTERS_MAX: Final = 65_536
 """Requesters whose users are remembered; what one that is forgotten has asked for is not sent."""
@@ -48,11 +47,10 @@ class _Joined(NamedTuple):
     """By topic that it asked for, the sequence from which on all is live for it."""
 
 
-class SessionAccess:
-    """Decides for one session; not thread-safe.
+class Access:
+    """Decides for all sessions that are served; not thread-safe.
 
     Args:
-        served: the session.
         access_rules: who may what.
 
     Attributes:
@@ -60,14 +58,12 @@ class SessionAccess:
 
     """
 
-    def __init__(self, served: Served, access_rules: AccessRules) -> None:
-        self._served = served
+    def __init__(self, access_rules: AccessRules) -> None:
         self._access_rules = access_rules
         self._users: OrderedDict[bytes, str] = OrderedDict()
-        self._floors: OrderedDict[bytes, _Joined] = OrderedDict()
-        self._numbers: dict[str, int] = {}  # of the topics, in the order in which they began
+        self._floors: OrderedDict[bytes, dict[int, _Joined]] = OrderedDict()
         self._floor_count = 0
-        self._limits: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
+        self._limits: OrderedDict[tuple[str, int, str], tuple[int, int]] = OrderedDict()
         self._wall_offset_ns = 0
         self.denied_requests = 0
 
@@ -107,37 +103,30 @@ class SessionAccess:
         """Whether a requester may have only a part of the history of any topic."""
         return self._access_rules.has_limit(self.user_of(requester))
 
-    def join(self, requester: bytes, topics: Iterable[str]) -> None:
+    def join(self, served: ServedSession, requester: bytes, topics: Iterable[str]) -> None:
         """Remember where a requester joined: what comes from now on is no history for it.
 
         Of a topic that it has asked for before, that stays where it is.
         """
         if not self.is_limited(requester):
             return
-        joined = self._floors.get(requester)
+        sessions = self._floors.setdefault(requester, {})
+        joined = sessions.get(served.session)
         if joined is None:
-            joined = self._floors[requester] = _Joined(len(self._served.topics()), {})
+            joined = sessions[served.session] = _Joined(len(served.streams), {})
             self._floor_count += 1
         floors = joined.floors
         before = len(floors)
         for topic in topics:
-            if topic not in floors and self._number(topic) < joined.topic_count:
-                floors[topic] = self._served.head(topic)[1]
+            stream = served.streams.get(topic)
+            if topic not in floors and stream is not None and stream.number < joined.topic_count:
+                floors[topic] = served.head(topic)[1]
         self._floor_count += len(floors) - before
         while self._floor_count > FLOORS_MAX and len(self._floors) > 1:
             self._forget_floors(next(iter(self._floors)))
 
-    def _number(self, topic: str) -> int:
-        """Return how many topics of the session began before one."""
-        numbers, topics = self._numbers, self._served.topics()
-        if len(numbers) < len(topics):
-            for each in islice(topics, len(numbers), None):
-                numbers[each] = len(numbers)
-        return numbers.get(topic, len(topics))
-
     def _forget_floors(self, requester: bytes) -> None:
-        joined = self._floors.pop(requester, None)
-        if joined is not None:
+        for joined in self._floors.pop(requester, {}).values():
             self._floor_count -= len(joined.floors) + 1
 
     def forget(self, requester: bytes) -> None:
@@ -152,7 +141,7 @@ class SessionAccess:
             self.forget(requester)
         return gone
 
-    def limit(self, requester: bytes, topic: str, *, now_ns: int) -> int:
+    def limit(self, served: ServedSession, requester: bytes, topic: str, *, now_ns: int) -> int:
         """Return the sequence before which a requester may have nothing of a topic.
 
         How old a message is its timestamp says. Since a requester joined, all is live and no
@@ -162,18 +151,20 @@ class SessionAccess:
         history_ns = self._access_rules.history_ns(user, topic)
         if history_ns is None:
             return 0
-        until_ns, limit = self._limits.get((user, topic), (now_ns, 0))
+        key = user, served.session, topic
+        until_ns, limit = self._limits.get(key, (now_ns, 0))
         if until_ns <= now_ns:
             oldest_ns = now_ns + self._wall_offset_ns - history_ns
-            kept = self._served.first_at(topic, oldest_ns) if history_ns else None
-            limit = self._served.head(topic)[1] if kept is None else kept.start
-            self._limits[user, topic] = now_ns + LIMIT_NS, limit
-            self._limits.move_to_end((user, topic))
+            kept = served.first_at(topic, oldest_ns) if history_ns else None
+            limit = served.head(topic)[1] if kept is None else kept.start
+            self._limits[key] = now_ns + LIMIT_NS, limit
+            self._limits.move_to_end(key)
             if len(self._limits) > _LIMITS_MAX:
                 self._limits.popitem(last=False)
-        joined = self._floors.get(requester)
-        if joined is None:
+        joined = self._floors.get(requester, {}).get(served.session)
+        stream = served.streams.get(topic)
+        if joined is None or stream is None:
             return limit
-        if self._number(topic) >= joined.topic_count:
+        if stream.number >= joined.topic_count:
             return 0
         return min(limit, joined.floors.get(topic, limit))
