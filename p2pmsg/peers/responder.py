@@ -160,6 +160,7 @@ class ResponderPeer(Peer):
                         return engine.ended_by
                     yield Wait(engine.has_work)
                     continue
+                engine.begin(work)
                 has_ended = yield Calling(partial(self._answer, work))
                 if has_ended:
                     engine.finish(work, self.now_ns())

@@ -289,10 +289,13 @@ class ResponderEngine:
                 return None
             self._bytes -= work.size
             if work.until_ns > now_ns or not work.is_over(now_ns):
-                self._at_work[work.number] = work
                 return work
             self.expired += 1
             self.cache.drop(work.number)
+
+    def begin(self, work: Work) -> None:
+        """Count as at work what its taker has by now, and is to `finish` or `drop`."""
+        self._at_work[work.number] = work
 
     def finish(self, work: Work, now_ns: int) -> None:
         """Take the result of a request; who asks again gets the same reply."""
