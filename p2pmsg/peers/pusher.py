@@ -157,6 +157,8 @@ class PusherPeer(Peer):
         self._fds: frozenset[int] = frozenset()
         self._syncs = False
         self._is_at_disk = False  # the upkeep works, and no turn is due for it
+        self._reaching: set[object] = set()
+        """Calls that bring the log to the disk, or wait for that."""
         self._is_opening = self._is_closing = self._is_shut = self._is_syncing = False
         self._refused_bytes = 0
         self._announced_ns = self._empty_ns = self._due_ns = 0
@@ -300,7 +302,7 @@ class PusherPeer(Peer):
 
     def _disk_due_ns(self) -> int:
         """Return when something is to go to the disk that is not on its way."""
-        if self._journal is None or self._is_at_disk or self._is_syncing:
+        if self._journal is None or self._is_at_disk or self._is_syncing or self._reaching:
             return _NEVER_NS
         return self._journal.due_ns
 
@@ -308,6 +310,7 @@ class PusherPeer(Peer):
         """Put all right after an exception: workers are asked what they have."""
         if self._why is None and self._server is not None:
             self._server.resync()
+            self._reaching.clear()
             self.jobs.resync(now_ns=self.now_ns())
             self._due_ns = 0
 
@@ -496,17 +499,23 @@ class PusherPeer(Peer):
         """Wait until the log is on the disk up to `stop`: who comes first brings it there."""
         journal = self._journal
         assert journal is not None
-        while journal.synced < stop:
-            self.check_usable()
-            self.jobs.check_log()
-            if not self._is_syncing:
-                yield from self._sync(journal)
-                self._work_now()
-            elif not (yield Wait(self._has_synced, deadline_ns, by_io=False)):
-                raise LateError(f"the log was not on the disk within {timeout} s")
+        may_go_on = partial(self._may_go_on, journal, stop)
+        try:
+            self._reaching.add(may_go_on)
+            while journal.synced < stop:
+                self.check_usable()
+                self.jobs.check_log()
+                if not self._is_syncing:
+                    yield from self._sync(journal)
+                    self._work_now()
+                elif not (yield Wait(may_go_on, deadline_ns, by_io=False)):
+                    raise LateError(f"the log was not on the disk within {timeout} s")
+        finally:
+            self._reaching.discard(may_go_on)
 
-    def _has_synced(self) -> bool:
-        return not self._is_syncing
+    def _may_go_on(self, journal: FileJournal, stop: int) -> bool:
+        """Whether the log is on the disk up to `stop`, or this call is to bring it there."""
+        return journal.synced >= stop or not self._is_syncing
 
     def _deadline(self, timeout: float | None) -> int | None:
         if timeout is None:
