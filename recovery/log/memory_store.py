@@ -4,16 +4,19 @@ import errno
 from collections.abc import Callable, Sequence
 from mmap import mmap
 from random import Random
+from typing import TYPE_CHECKING
 
 from recovery.errors import LogLockedError, SyncFailedError
-from recovery.memory_store import MemoryStoreFile
-from recovery.store import Store
+
+if TYPE_CHECKING:
+    from recovery.memory_store import MemoryStoreFile
+    from recovery.store import Store
 
 
 class _Snapshot(dict[str, bytes]):
     """What all files hold, by name; `numbers` distinguishes them from copies."""
 
-    def __init__(self, files: dict[str, "_Content"], stores: dict[str, MemoryStoreFile]) -> None:
+    def __init__(self, files: dict[str, "_Content"], stores: "dict[str, MemoryStoreFile]") -> None:
         super().__init__({name: bytes(content.data) for name, content in files.items()})
         self.numbers = {name: content.number for name, content in files.items()}
         self.stores = {name: file.states[-1] for name, file in stores.items()}
@@ -142,10 +145,10 @@ class MemoryStore:
         self._durable.clear()
         self._maps.clear()
         numbers = files.numbers if isinstance(files, _Snapshot) else {}
+        stores = files.stores if isinstance(files, _Snapshot) else {}
         self._stores.clear()
-        for name, data in files.stores.items() if isinstance(files, _Snapshot) else ():
-            self._stores[name] = MemoryStoreFile(name)
-            self._stores[name].states = [data]
+        for name, state in stores.items():
+            self._new_store(name).states = [state]
         for name, data in files.items():
             self._files[name] = self._new_content(numbers.get(name))
             self.write(name, data)
@@ -213,9 +216,15 @@ class MemoryStore:
         self._maps[name] = {**outside, start: part}
         return part
 
-    def open_store(self, name: str, tables: str) -> Store:
+    def open_store(self, name: str, tables: str) -> "Store":
         """Open a file of SQLite."""
-        return self._stores.setdefault(name, MemoryStoreFile(name)).open(tables)
+        return (self._stores.get(name) or self._new_store(name)).open(tables)
+
+    def _new_store(self, name: str) -> "MemoryStoreFile":
+        from recovery.memory_store import MemoryStoreFile  # SQLite, which logs do without
+
+        made = self._stores[name] = MemoryStoreFile(name)
+        return made
 
     def identity(self, name: str) -> str:
         """Return what no copy of a file has."""
