@@ -89,29 +89,7 @@ class NotCopied:
         )
 
 
-class ClosesAtOnce(NotCopied, ABC):
-    """Closes at the end of its `with` block."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close, which takes no time to speak of."""
-
-    def _leave(self, error: BaseException | None) -> None:
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._leave(error)
-
-
-class ClosesItself(ClosesAtOnce):
+class ClosesItself(NotCopied, ABC):
     """Closes at the end of its `with` block, and waits for others meanwhile.
 
     After KeyboardInterrupt, pending batches are flushed, but nothing else is waited for.
@@ -126,7 +104,15 @@ class ClosesItself(ClosesAtOnce):
     def close(self, timeout: Any = 5.0) -> None:
         """Close within so many seconds."""
 
-    def _leave(self, error: BaseException | None) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         hurried = isinstance(error, KeyboardInterrupt)
         self.close(timeout=self._hurried_s if hurried else self._patience_s)
 
