@@ -27,6 +27,7 @@ from p2pmsg.subscriber.routes import Ranges, Routes
 from p2pmsg.subscriber.servers import AccessRules, Denial, Denials, Servers
 from p2pmsg.subscriber.sessions import Ending, RepairIn, Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
+from p2pmsg.subscriber.states import State
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from p2pmsg.subscriber.group import MulticastReceiver
 
 _MS = 1_000_000
+_UNCONFIRMED = State.UNCONFIRMED
 ENDINGS_MAX = 1024
 """Sessions that are over and not reported yet; the oldest is forgotten first."""
 STOPPED_NS = 500 * _MS
@@ -663,7 +665,7 @@ class SubscriberCore:
             raise FrameError("session")
         self._check_server(line, peer, frame)
         peer.last_heard_ns = now_ns
-        if peer.is_held:
+        if peer.state is _UNCONFIRMED:
             return  # the echo's heads show what was published meanwhile
         stream = peer.streams.get(frame.topic)
         stream = stream or self.stream_table.open(peer, frame.topic, now_ns)

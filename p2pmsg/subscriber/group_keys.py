@@ -17,11 +17,11 @@ from p2pmsg.multicast.seal import Opened
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.sessions import Session
 from p2pmsg.wire import Frame, FrameError, Kind
+from recovery.retry import RetryPolicy
 
 _MS: Final = 1_000_000
-ASK_NS: Final = 10 * _MS
-"""Between two questions for keys, at first; it doubles while they bring nothing."""
-ASK_NS_MAX: Final = 1000 * _MS
+RETRY: Final = RetryPolicy(10 * _MS, 1000 * _MS)
+"""Between two questions for keys."""
 QUESTION_BYTES: Final = 160
 """Datagrams of keys that are not held lead to a question when they have so many bytes: nobody can
 make this subscriber send more than it was sent."""
@@ -62,7 +62,7 @@ class GroupKeyClient:
         self._invalid = invalid
         self._outdated: set[int] = set()
         self._unknown_bytes = 0
-        self._due_ns = self._wait_ns = 0
+        self._due_ns = self._tries = 0
 
     def begin_with(self, peer: Session) -> bool:
         """Ask a session's publisher for keys before anything else; False: they are held."""
@@ -98,7 +98,7 @@ class GroupKeyClient:
             raise FrameError("unsigned")
         self.keyring.take(peer.session, body)
         self._outdated.discard(peer.session)
-        self._wait_ns = 0
+        self._tries = 0
         self._say_held(peer, asks=False)
 
     def open_train(
@@ -185,8 +185,8 @@ class GroupKeyClient:
             if state.sources.get(line, address) != address or self._unknown_bytes < QUESTION_BYTES:
                 continue
             self._unknown_bytes -= QUESTION_BYTES
-            self._wait_ns = min(2 * self._wait_ns or ASK_NS, ASK_NS_MAX)
-            self._due_ns = now_ns + self._wait_ns
+            self._due_ns = now_ns + RETRY.wait_ns(self._tries)
+            self._tries += 1
             self._say_held(peer, asks=True)
 
     def _say_held(self, peer: Session, *, asks: bool) -> None:

@@ -12,25 +12,12 @@ from typing import Final
 
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.wire import Kind
+from recovery.retry import RetryPolicy
 
 _MS: Final = 1_000_000
-PROBE_RETRY_NS: Final = 100 * _MS
-PROBE_SOON_NS: Final = 10 * _MS
-_TRIES_SOON, _TRIES_QUICK, _TRIES_MAX = 4, 4, 8
-"""Then probes become rarer, up to 1.6 s apart: the echo of many streams takes its time, and so do
-the echoes of many subscribers that join at the same time."""
-
-
-def probe_wait_ns(tries: int) -> int:
-    """Return how long to wait for the echo of a probe that was repeated `tries` times.
-
-    The probe and the subscription to its echo go over two connections, so a first probe may come
-    too early: 10 ms double to 80; then it is 100, four times, and doubles again.
-    """
-    if tries < _TRIES_SOON:
-        return PROBE_SOON_NS << tries
-    later = tries - _TRIES_SOON
-    return PROBE_RETRY_NS << min(max(0, later - _TRIES_QUICK), _TRIES_MAX - _TRIES_QUICK)
+RETRY: Final = RetryPolicy(10 * _MS, 1600 * _MS)
+"""When a probe is repeated. It and the subscription to its echo go over two connections, so a first
+one may come too early; the echo of many streams, or of many subscribers at once, takes its time."""
 
 
 class Handshake:
@@ -64,7 +51,7 @@ class Handshake:
         if self.probe is not None:
             effects.unsubscribe(self.line, Kind.ECHO, self.probe)
         self.line, self.probe = line, rng.getrandbits(64)
-        self.began_ns, self._due_ns, self._tries = now_ns, now_ns + probe_wait_ns(0), 0
+        self.began_ns, self._due_ns, self._tries = now_ns, now_ns + RETRY.wait_ns(0), 0
         effects.subscribe(line, Kind.ECHO, self.probe)
         return self.probe
 
@@ -73,7 +60,7 @@ class Handshake:
         if self.probe is None or now_ns < self._due_ns:
             return None
         self._tries += 1
-        self._due_ns = now_ns + probe_wait_ns(self._tries)
+        self._due_ns = now_ns + RETRY.wait_ns(self._tries)
         return self.probe
 
     def repeat_soon(self) -> None:

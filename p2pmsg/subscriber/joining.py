@@ -19,7 +19,7 @@ from p2pmsg.subscriber.announcement import Announcements
 from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
 from p2pmsg.subscriber.draining_feeds import DrainingFeeds
 from p2pmsg.subscriber.effects import Effects
-from p2pmsg.subscriber.handshake import probe_wait_ns
+from p2pmsg.subscriber.handshake import RETRY
 from p2pmsg.subscriber.reachable import Reached
 from p2pmsg.subscriber.rejoin import ANSWER_NS, Rejoin
 from p2pmsg.subscriber.relays import RelayClient, merge_heads
@@ -237,7 +237,7 @@ class SessionJoiner:
         """Ask a relay for an echo."""
         handshake = route.handshake
         probe = handshake.begin(handshake.line, self.effects, rng=self._rng, now_ns=now_ns)
-        self.hurry(now_ns + probe_wait_ns(0))
+        self.hurry(now_ns + RETRY.wait_ns(0))
         self._request_probe(peer, route, probe)
 
     def _request_probe(self, peer: Session, route: Route, probe: int) -> None:

@@ -32,6 +32,7 @@ from p2pmsg.subscriber.states import Event
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, Kind
 from recovery.checks import to_ns
+from recovery.retry import RetryPolicy
 
 _MS: Final = 1_000_000
 TOPICS_ASKED_MAX: Final = 128
@@ -48,9 +49,9 @@ SILENT_NS: Final = 3000 * _MS
 heartbeats of its streams; else `publisher_timeout`, in which it is also probed."""
 NS_PER_STREAM: Final = _MS
 """How much longer to wait for each stream, so that long answers are rare."""
-_URGENT_NS: Final = 10 * _MS, 500 * _MS
-_SILENT_NS: Final = 3000 * _MS, 30_000 * _MS
-"""Waits between two questions, the first and the longest."""
+_URGENT: Final = RetryPolicy(10 * _MS, 500 * _MS)
+_SILENT: Final = RetryPolicy(3000 * _MS, 30_000 * _MS)
+"""When to ask again, ever more rarely while answers bring nothing."""
 _WARN_NS: Final = 60_000 * _MS
 _NEVER_NS: Final = 2**62
 _Place = tuple[int, int]
@@ -89,10 +90,7 @@ class Joiner(Protocol):
 class _Question:
     """What is asked over one route."""
 
-    first_ns: int
-    """How long to wait from an answer to the next question, where it brought something."""
-    most_ns: int
-    """The longest such wait: it doubles while answers bring nothing."""
+    retry: RetryPolicy
     topics: list[str] | None = None
     """What to ask about next; empty: whether anybody is there. None: nothing."""
     body: control.Probe | None = None
@@ -100,7 +98,8 @@ class _Question:
     since_ns: int = 0
     """Since when."""
     due_ns: int = 0
-    wait_ns: int = 0
+    tries: int = 0
+    """How often it was asked since an answer brought something."""
     answers: bool = False
     """Whether it was answered before."""
 
@@ -135,7 +134,7 @@ class Rejoin:
             return  # its probe is this question
         question = self._urgent.get((peer.session, peer.session))
         if question is None:
-            question = _Question(*_URGENT_NS, wait_ns=_URGENT_NS[0])
+            question = _Question(_URGENT)
             self._urgent[peer.session, peer.session] = question
         wanted = question.topics or []
         wanted += [topic for topic in topics if topic not in wanted]
@@ -196,12 +195,11 @@ class Rejoin:
         place = peer.session, route.key
         question = self._silent.get(place)
         if question is None:
-            question = self._silent[place] = _Question(*_SILENT_NS, wait_ns=_SILENT_NS[0])
+            question = self._silent[place] = _Question(_SILENT)
         question.topics = self._patterns
         if peer.gaps:  # what is missing comes over TCP only
-            question.wait_ns = question.first_ns
-            soon_ns = question.since_ns + question.wait_ns + len(peer.streams) * NS_PER_STREAM
-            question.due_ns = min(question.due_ns, soon_ns)
+            question.tries = 0
+            question.due_ns = min(question.due_ns, self._next_ns(peer, question, question.since_ns))
         if question.answers and _needs_data(peer, route):
             line = self._joiner.lines[route.handshake.line]
             line.one_way = line.one_way or self._text(peer, route, now_ns)
@@ -220,14 +218,17 @@ class Rejoin:
             topics, question.topics = question.topics or [], None
             question.body = control.Probe(self._rng.getrandbits(62), topics, "latest")
             question.since_ns = now_ns
-        wait_ns = max(question.wait_ns, ANSWER_NS) + len(peer.streams) * NS_PER_STREAM
-        question.due_ns = now_ns + wait_ns
-        question.wait_ns = min(2 * question.wait_ns, question.most_ns)
+        question.due_ns = max(self._next_ns(peer, question, now_ns), now_ns + ANSWER_NS)
+        question.tries += 1
         self._joiner.effects.send(
             peer.session if key is None else key, Kind.HEADS_REQUEST, peer.session, question.body,
             sequence=question.body.probe,
         )  # fmt: skip
         self._check_at(question.due_ns)
+
+    def _next_ns(self, peer: Session, question: _Question, now_ns: int) -> int:
+        """Return when to ask next; of many streams later, so that long answers are rare."""
+        return now_ns + question.retry.wait_ns(question.tries) + len(peer.streams) * NS_PER_STREAM
 
     def _check_at(self, due_ns: int) -> None:
         self.due_ns = min(self.due_ns, due_ns)
@@ -250,10 +251,9 @@ class Rejoin:
                 if route is peer.own:
                     peer.on(Event.ANSWERED)
                 self._warn(peer, route, now_ns)
-            brought = self._take(peer, route, heads, now_ns)
-            if brought:
-                question.wait_ns = question.first_ns
-            question.due_ns = now_ns + question.wait_ns + len(peer.streams) * NS_PER_STREAM
+            if self._take(peer, route, heads, now_ns):
+                question.tries = 0
+            question.due_ns = self._next_ns(peer, question, now_ns)
             if frame.flags & wire.FLAG_CLOSING and route is peer.own and is_all:
                 self._joiner.on_last_heads(peer, now_ns)
             if question.topics is not None:
