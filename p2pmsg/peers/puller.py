@@ -126,7 +126,7 @@ class PullerPeer(Peer):
             first, ceiling = _BATCH_PREFETCH
         self._prefetch = first
         self._flush_at = _flush_at_of(first)
-        process, now_ns = network.process(), self.now_ns()
+        now_ns = self.now_ns()
         for place, curve in zip(settings.places, settings.curves, strict=True):
             with translated():
                 client = network.queue_client(
@@ -135,8 +135,8 @@ class PullerPeer(Peer):
                 self._clients.append(client)
                 client.connect()
             core = PullerCore(
-                network.random.getrandbits(64), settings.name, first, process, ceiling=ceiling,
-                frame_bytes_max=settings.frame_bytes_max, values=settings.values,
+                network.random.getrandbits(64), settings.name, first, network.process(),
+                ceiling=ceiling, frame_bytes_max=settings.frame_bytes_max, values=settings.values,
                 answered=answered, batch=self.batch, now_ns=now_ns,
             )  # fmt: skip
             if self._access_rules is not None:
