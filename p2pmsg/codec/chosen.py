@@ -28,7 +28,7 @@ def _is_msgspec() -> bool:
     importing = threading.Thread(target=_import_msgspec)
     importing.start()
     importing.join()
-    return _WANTED == "msgspec" or "msgspec" in sys.modules
+    return _WANTED == "msgspec" or sys.modules.get("msgspec") is not None
 
 
 if TYPE_CHECKING or _is_msgspec():

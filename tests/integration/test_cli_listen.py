@@ -30,7 +30,8 @@ def test_it_shows_sessions_topics_and_rates(place, tmp_path):
             time.sleep(0.02)
             lines = listening.output().splitlines()
             found = [json.loads(line) for line in lines if line.endswith(b"}")]
-            return found if len({row["topic"] for row in found}) == 2 else None
+            is_known = len({row["topic"] for row in found}) == 2 and found[-1]["publisher"]
+            return found if is_known else None  # a name comes with the next heartbeat
 
         row = eventually(rows)[-1]
         listening.process.terminate()  # for Ctrl-C there is test_cli_interrupted.py

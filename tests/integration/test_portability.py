@@ -20,6 +20,7 @@ def test_what_goes_over_tcp_works_without_linux_and_the_rest_is_refused_by_name(
 
 
 def test_only_the_platform_modules_name_what_only_linux_has():
+    """And StatsD's receiver, which has the C library's `recvmmsg` for itself."""
     naming = {
         str(path.relative_to(ROOT))
         for package in ("p2pmsg", "transports", "recovery", "spark_bridge")
@@ -27,4 +28,6 @@ def test_only_the_platform_modules_name_what_only_linux_has():
         if ASKED.search(path.read_text(encoding="utf-8"))
     }
 
-    assert naming == {"recovery/platform.py", "transports/platform.py"}
+    assert naming == {
+        "recovery/platform.py", "transports/platform.py", "p2pmsg/statsd/receive.py",
+    }  # fmt: skip
