@@ -39,6 +39,9 @@ class MetricsPeer(Peer):
 
     Attributes:
         gathering: the engine.
+        changes: its queue, to which a call that counts appends in one step.
+        endpoint: where it is bound, or where it sends to.
+        bytes_max: largest message of deltas, packed, in bytes.
         unusable: why nothing more is taken; None: it is.
         missing: how many messages no collector had when it was closed.
 
@@ -50,7 +53,9 @@ class MetricsPeer(Peer):
         check_process()
         self.name = f"the metrics client {title!r}"
         self.sink = make()
-        self.gathering = Gathering(self.sink.bytes_max, self.sink.following())
+        self.endpoint, self.bytes_max = self.sink.endpoint, self.sink.bytes_max
+        self.gathering = Gathering(self.bytes_max, self.sink.following())
+        self.changes = self.gathering.changes
         self.unusable: str | None = None
         self.missing = 0
         self._timeout_s = 0.0
@@ -146,7 +151,19 @@ class MetricsPeer(Peer):
         """Return how many messages were sent."""
         return self.gathering.sent
 
+    def holds_up(self) -> bool:
+        """Whether a call that may wait is to do so in `leave`."""
+        return self.sink.holds_up()
+
     # -------------------------------------------------------------------------- verbs
+
+    def leave(self) -> Verb[None]:
+        """Wait until what was sent has left."""
+        return self.sink.leave()
+
+    def wait_for_collectors(self, count: int, timeout_s: float | None) -> Verb[None]:
+        """Wait until so many subscribe."""
+        return self.sink.wait_for_collectors(count, timeout_s)
 
     def close(self, timeout_s: float) -> Verb[None]:
         """Send the rest, and wait until a collector has everything."""
@@ -233,13 +250,12 @@ class ClientBase:
 
     def _on_open(self) -> None:
         self._section = self._driver.section
-        self._changes = self._peer.gathering.changes
-        self._bytes_max = self._peer.sink.bytes_max
+        self._changes, self._bytes_max = self._peer.changes, self._peer.bytes_max
 
     @property
     def endpoint(self) -> str:
         """Where it is bound, with the port that was picked for 0, or where it sends to."""
-        return self._peer.sink.endpoint
+        return self._peer.endpoint
 
     @property
     def sent(self) -> int:
@@ -333,8 +349,8 @@ class ClientBase:
         driver.check_caller()
         self._section.run(partial(peer.flush, bounded=not driver.may_wait))
         driver.wake()
-        if driver.may_wait and peer.sink.holds_up():
-            driver.run(peer.sink.leave())
+        if driver.may_wait and peer.holds_up():
+            driver.run(peer.leave())
 
     def _gather(self, kind: str, key: str, value: float | str) -> None:
         change = kind, key, value

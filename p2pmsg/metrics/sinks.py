@@ -29,7 +29,7 @@ class Reliable:
 
     def __init__(self, publisher: PublisherPeer) -> None:
         self.publisher = publisher
-        self.endpoint = publisher.sender.endpoint
+        self.endpoint = publisher.endpoint
         self.bytes_max = publisher.core.config.message_bytes_max
         self._first = self.following()
         self._repaired, self._through_ns = -1, 0

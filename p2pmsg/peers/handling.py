@@ -38,20 +38,20 @@ class ThreadServing(ThreadFace):
         return self._slots > 1
 
     def _serve(self) -> None:
-        section, engine, me = self._driver.section, self._peer.engine, threading.get_ident()
+        section, peer, me = self._driver.section, self._peer, threading.get_ident()
         helpers = [self._thread_for(self._help) for _ in range(self._slots - 1)]
         try:
-            section.run(engine.begin_serving, me)
+            section.run(peer.begin_serving, me)
             for each in helpers:
                 each.start()
-            raised = self._driver.run(self._peer.serve())
+            raised = self._driver.run(peer.serve())
         finally:
-            section.run(engine.end_serving, me)
+            section.run(peer.end_serving, me)
             self._driver.wake()
             for each in helpers:
                 if each.ident is not None:
                     each.join()
-            section.run(engine.drop_lost)
+            section.run(peer.drop_lost)
         if raised is not None:
             raise raised
 
@@ -59,13 +59,13 @@ class ThreadServing(ThreadFace):
         self._driver.run(self._peer.serve())
 
     def _start(self) -> Self:
-        engine = self._peer.engine
-        self._driver.section.run(engine.check_usable)
+        section, peer = self._driver.section, self._peer
         if self._network.in_memory:
-            if not engine.served_by:
-                self._driver.section.run(engine.begin_serving, threading.get_ident())
+            if section.run(peer.be_served, threading.get_ident()):
                 self._driver.wake()
-        elif self._served_by is None:
+            return self
+        section.run(peer.check_usable)
+        if self._served_by is None:
             self._served_by = self._thread_for(self._serve_aside)
             self._served_by.start()
         return self
@@ -77,7 +77,7 @@ class ThreadServing(ThreadFace):
             _log.critical("%r ends: a handler of its raised %r", self, error, exc_info=error)
             self._close(None, f"a handler of its raised {error!r}")
         except Exception:
-            if not self._peer.engine.closed:
+            if not self._peer.is_closed():
                 _log.exception("the responder's thread ended")
 
     def _close(self, timeout: float | None, why: str = CLOSED) -> None:
@@ -130,8 +130,7 @@ class LoopServing(LoopFace):
             if inspect.iscoroutine(result):
                 result.close()
             raise TypeError(f"the handler of {work.topic!r} is async, for which asyncio has to run")
-        limit = self._peer.engine.limit
-        self._driver.section.run(limit, work.topic)  # it may not have been seen of it
+        self._driver.section.run(self._peer.limit, work.topic)  # it may not have been seen of it
         task = loop.create_task(self._handle(work, result))
         self._tasks.add(task)
         task.add_done_callback(self._end_task)
@@ -143,7 +142,7 @@ class LoopServing(LoopFace):
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
-                self._driver.section.run(self._peer.engine.drop, work)
+                self._driver.section.run(self._peer.drop, work)
                 raise
             work.fail(error)  # what the handler waited for was cancelled
         except BaseException as error:
@@ -160,9 +159,7 @@ class LoopServing(LoopFace):
 
     def _start(self) -> Self:
         driver = self._driver
-        driver.section.run(self._peer.engine.check_usable)
-        if not self._peer.engine.served_by:
-            driver.section.run(self._peer.engine.begin_serving, threading.get_ident())
+        if driver.section.run(self._peer.be_served, threading.get_ident()):
             driver.wake()
         return self
 

@@ -216,6 +216,16 @@ class PublisherPeer(ServingPeer):
     # -------------------------------------------------------------------------- verbs
 
     @property
+    def session(self) -> int:
+        """The 64-bit id of its sequence space."""
+        return self.core.session
+
+    @property
+    def open_batches(self) -> OpenBatches:
+        """The batches that `publish` may write to, by topic; always the same object."""
+        return self.core.open_batches
+
+    @property
     def holds_up(self) -> bool:
         """Whether a call that may wait is to do so until there is space."""
         return self.outgoing.holds_up
@@ -331,12 +341,12 @@ class PublisherBase(ServingBase):
         self._waits = self._driver.may_wait
         self._waits_for_disk = self._waits and peer.is_synced
         # What waits for the disk goes the long way, and finds no batch.
-        self._batches = OpenBatches() if self._waits_for_disk else peer.core.open_batches
+        self._batches = OpenBatches() if self._waits_for_disk else peer.open_batches
 
     @property
     def session(self) -> int:
         """The 64-bit id of this publisher's sequence space."""
-        return self._peer.core.session
+        return self._peer.session
 
     @property
     def config(self) -> PublisherConfig:
@@ -447,7 +457,6 @@ class PublisherBase(ServingBase):
     def _see_off(self) -> None:
         """Have sent what a call has left; where calls may wait, wait until there is space."""
         driver, peer = self._driver, self._peer
-        peer.needs_turn = False
         if self._waits and peer.holds_up:
             driver.run(peer.leave())
         else:

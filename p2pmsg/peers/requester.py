@@ -124,6 +124,24 @@ class RequesterPeer(Peer):
             soon_ns = min(soon_ns, self.now_ns() + _KEYS_NS)
         return min(engine.next_due_ns, soon_ns)
 
+    @property
+    def retries(self) -> int:
+        """How often a request was asked again."""
+        return self.engine.retries
+
+    @property
+    def strays(self) -> int:
+        """How many answers came that nobody waited for."""
+        return self.engine.strays
+
+    def is_closed(self) -> bool:
+        """Whether it asks no more."""
+        return bool(self.engine.closed)
+
+    def found(self) -> dict[str, str]:
+        """Return what is at endpoints that have never answered."""
+        return self.unanswered.by_endpoint()
+
     def resync(self) -> None:
         """See `Peer`."""
         self.engine.resync()
@@ -373,12 +391,12 @@ class RequesterBase:
     @property
     def retries(self) -> int:
         """How often a request was asked again."""
-        return self._peer.engine.retries
+        return self._peer.retries
 
     @property
     def strays(self) -> int:
         """How many answers came that nobody waited for any more."""
-        return self._peer.engine.strays
+        return self._peer.strays
 
     @property
     def reconnects(self) -> int:
@@ -395,13 +413,14 @@ class RequesterBase:
         It looks when a quarter of a request's time has passed; when all of it has, that is logged
         as a warning, once, and stands in the `TimeoutError`.
         """
-        return self._peer.unanswered.by_endpoint()
+        found: dict[str, str] = self._driver.section.read(self._peer.found)
+        return found
 
     def __repr__(self) -> str:
         return shown(
             self,
             lambda: ", ".join(map(str, self._peer.endpoints)),
-            lambda: bool(self._peer.engine.closed),
+            lambda: self._peer.is_closed(),
         )
 
 

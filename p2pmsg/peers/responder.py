@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 import transports
 from p2pmsg.checks import shown
@@ -29,6 +29,22 @@ _RIGHTS_NS: Final = 1_000_000_000
 """How often it is checked, with security, whether rights have changed."""
 _LINGER_MS: Final = 500
 CLOSED: Final = "it is closed"
+
+
+class Counts(NamedTuple):
+    """A responder's counters at one moment; its properties say what each of them is."""
+
+    answered: int
+    raised: int
+    refused: int
+    expired: int
+    unsent: int
+    invalid: dict[str, int]
+    invalid_values: int
+    denied: int
+    cached: int
+    connections_refused: int
+    connections_revoked: int
 
 
 class ResponderPeer(Peer):
@@ -85,15 +101,19 @@ class ResponderPeer(Peer):
         """Where it is bound, with the port that was picked."""
         return self._server.endpoint
 
-    @property
-    def refused_by_key(self) -> int:
-        """How many connections were refused by their keys."""
-        return self._server.refused_by_key
+    def is_closed(self) -> bool:
+        """Whether it takes no more requests."""
+        return bool(self.engine.closed)
 
-    @property
-    def revoked(self) -> int:
-        """How many connections were ended since their keys were revoked."""
-        return self._server.revoked
+    def counts(self) -> Counts:
+        """Return the counters."""
+        engine, server, access = self.engine, self._server, self.engine.access
+        return Counts(
+            engine.answered, engine.raised, engine.refused, engine.expired, engine.unsent,
+            dict(engine.invalid), engine.invalid_values,
+            0 if access is None else access.denials.count, engine.cache.hits,
+            server.refused_by_key, server.revoked,
+        )  # fmt: skip
 
     # --------------------------------------------------------------------------------- turns
 
@@ -147,6 +167,49 @@ class ResponderPeer(Peer):
         """See `Peer`."""
         self.engine.close(INHERITED)
 
+    # ------------------------------------------------------------------------------ handlers
+
+    def add(self, topic: str, handler: Handler, *, is_limited: bool) -> None:
+        """Have `handler` answer a topic; `is_limited`: it waits for a slot."""
+        self.engine.add(topic, handler, is_limited=is_limited)
+
+    def limit(self, topic: str) -> None:
+        """Have requests of a topic wait for a slot from now on."""
+        self.engine.limit(topic)
+
+    def check_usable(self) -> None:
+        """Raise `ClosedError` where it is closed."""
+        self.engine.check_usable()
+
+    def begin_serving(self, thread: int) -> None:
+        """Have `thread` work on requests; `ClosedError` where it is closed or another one does."""
+        self.engine.begin_serving(thread)
+
+    def be_served(self, thread: int) -> bool:
+        """Have `thread` work on requests where none does; return whether none did."""
+        self.engine.check_usable()
+        is_new = not self.engine.served_by
+        if is_new:
+            self.engine.begin_serving(thread)
+        return is_new
+
+    def end_serving(self, thread: int) -> None:
+        """Have nobody work on requests from now on, where this thread does."""
+        self.engine.end_serving(thread)
+
+    def drop(self, work: Work) -> None:
+        """Leave a request whose work was interrupted: asked again, it is done again."""
+        self.engine.drop(work)
+
+    def drop_lost(self) -> None:
+        """Leave what an interrupt kept from ending, where nothing is at work any more."""
+        self.engine.drop_lost()
+
+    def finish(self, work: Work) -> None:
+        """Send the reply to a request."""
+        self.engine.finish(work, self.now_ns())
+        self._send_replies()
+
     # --------------------------------------------------------------------------------- verbs
 
     def serve(self) -> Verb[BaseException | None]:
@@ -190,7 +253,7 @@ class ResponderPeer(Peer):
     def wait_for_end(self) -> Verb[None]:
         """Wait until it is closed."""
         while not self.engine.closed:
-            yield Wait(self._is_closed)
+            yield Wait(self.is_closed)
 
     def close(self, timeout: float | None, why: str) -> Verb[None]:
         """Begin nothing any more, and wait until what is at work has ended."""
@@ -199,18 +262,10 @@ class ResponderPeer(Peer):
         deadline_ns = None if timeout is None else self.now_ns() + int(timeout * 1e9)
         yield Wait(partial(self.engine.is_idle, own), deadline_ns)
 
-    def finish(self, work: Work) -> None:
-        """Send the reply to a request."""
-        self.engine.finish(work, self.now_ns())
-        self._send_replies()
-
     # -------------------------------------------------------------------------------- private
 
     def _is_served(self) -> bool:
         return bool(self.engine.served_by)
-
-    def _is_closed(self) -> bool:
-        return bool(self.engine.closed)
 
     def _read(self, count: int = 1) -> bool:
         """Take the next requests; whether there was one."""
@@ -289,17 +344,17 @@ class ResponderBase:
     @property
     def answered(self) -> int:
         """How many replies were sent."""
-        return self._peer.engine.answered
+        return self._counts().answered
 
     @property
     def raised(self) -> int:
         """How many handlers raised."""
-        return self._peer.engine.raised
+        return self._counts().raised
 
     @property
     def refused(self) -> int:
         """How many requests were not taken, since too many waited."""
-        return self._peer.engine.refused
+        return self._counts().refused
 
     @property
     def expired(self) -> int:
@@ -307,43 +362,42 @@ class ResponderBase:
 
         Its time-out, counted from when they were received here, was over.
         """
-        return self._peer.engine.expired
+        return self._counts().expired
 
     @property
     def unsent(self) -> int:
         """How many replies did not fit into the requester's queue."""
-        return self._peer.engine.unsent
+        return self._counts().unsent
 
     @property
     def invalid(self) -> dict[str, int]:
         """How many frames were dropped, by reason."""
-        return self._peer.engine.invalid
+        return self._counts().invalid
 
     @property
     def invalid_values(self) -> int:
         """How many requests had a value that did not fit its type; all were answered so."""
-        return self._peer.engine.invalid_values
+        return self._counts().invalid_values
 
     @property
     def connections_refused(self) -> int:
         """How many connections were refused by their keys, with `security`."""
-        return self._peer.refused_by_key
+        return self._counts().connections_refused
 
     @property
     def denied(self) -> int:
         """How many requests were denied, as their keys have no right to `request` that topic."""
-        access = self._peer.engine.access
-        return 0 if access is None else access.denials.count
+        return self._counts().denied
 
     @property
     def connections_revoked(self) -> int:
         """How many connections were ended since their keys were revoked, or are known no more."""
-        return self._peer.revoked
+        return self._counts().connections_revoked
 
     @property
     def cached(self) -> int:
         """How many requests were answered from the cache, or were at work already."""
-        return self._peer.engine.cache.hits
+        return self._counts().cached
 
     def revoke(self, who: str) -> list[str]:
         """Admit a requester no more: its connections are ended, and it is sent no answer.
@@ -363,7 +417,7 @@ class ResponderBase:
             ClosedError: the responder is closed.
 
         """
-        self._driver.section.run(self._peer.engine.check_usable)
+        self._driver.section.run(self._peer.check_usable)
         users = revoke_here(self._security, who)
         self._driver.wake()
         return users
@@ -373,11 +427,15 @@ class ResponderBase:
 
         def add(handler: H) -> H:
             is_limited = self._check_handler(topic, handler)
-            add = partial(self._peer.engine.add, is_limited=is_limited)
+            add = partial(self._peer.add, is_limited=is_limited)
             self._driver.section.run(add, topic, handler)
             return handler
 
         return add
 
     def __repr__(self) -> str:
-        return shown(self, lambda: self.endpoint, lambda: bool(self._peer.engine.closed))
+        return shown(self, lambda: self.endpoint, lambda: self._peer.is_closed())
+
+    def _counts(self) -> Counts:
+        counts: Counts = self._driver.section.read(self._peer.counts)
+        return counts

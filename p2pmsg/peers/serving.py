@@ -361,6 +361,16 @@ class ServingPeer(Peer):
 
     # -------------------------------------------------------------------- subscribers
 
+    @property
+    def endpoint(self) -> str:
+        """Where subscribers connect to, with the port that was picked."""
+        return self.sender.endpoint
+
+    @property
+    def recovery_endpoint(self) -> str:
+        """Where repairs are asked for."""
+        return self.server.endpoint
+
     def check_usable(self) -> None:
         """Raise `ClosedError` where it is closed."""
         if self.unusable is not None:
@@ -466,13 +476,13 @@ class ServingBase:
     @property
     def endpoint(self) -> str:
         """Where subscribers connect to, with the port that was picked."""
-        endpoint: str = self._peer.sender.endpoint
+        endpoint: str = self._peer.endpoint
         return endpoint
 
     @property
     def recovery_endpoint(self) -> str:
         """Where repairs are asked for; subscribers learn it by themselves."""
-        endpoint: str = self._peer.server.endpoint
+        endpoint: str = self._peer.recovery_endpoint
         return endpoint
 
     @property

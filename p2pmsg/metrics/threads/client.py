@@ -65,8 +65,8 @@ class Client(ClientBase, ThreadFace):
             ClosedError: the client is closed, or was meanwhile.
 
         """
-        sink = self._peer.sink
-        self._driver.run(sink.wait_for_collectors(count, check_count(count, timeout)))
+        seconds = check_count(count, timeout)
+        self._driver.run(self._peer.wait_for_collectors(count, seconds))
 
     def close(self, timeout: float | None = None) -> None:
         """Send the rest, wait until a collector has everything, and close.
