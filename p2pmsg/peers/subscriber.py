@@ -13,7 +13,13 @@ from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
 from p2pmsg.driver.lifecycle import INHERITED, check_process
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.verbs import Blocking, LateError, Verb, Wait
-from p2pmsg.errors import ClosedError, ConfigError, SessionEnd, SessionEndedError
+from p2pmsg.errors import (
+    ClosedError,
+    ConfigError,
+    MessagesLostError,
+    SessionEnd,
+    SessionEndedError,
+)
 from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.peers.callbacks import check_callbacks, report_of
 from p2pmsg.peers.lines import open_lines
@@ -442,13 +448,22 @@ class SubscriberPeer(Peer):
             if isinstance(loss, InvalidValue):
                 report = self._types.report_of(loss.error)
             else:
-                report = report_of(self._policy, stream, loss)
+                try:
+                    report = report_of(self._policy, stream, loss)
+                except MessagesLostError:
+                    ready.arrived()
+                    raise
             if report is not None:
-                return report
+                return partial(self._report, taken, report)
             ended = self._take_ending()
             if ended is not None:
                 return ended
         return False
+
+    def _report(self, taken: tuple[Any, ...], report: Report) -> object:
+        """Report a loss; from here on it does not come again, whatever interrupts."""
+        self.core.ready.on_reported(taken)
+        return report()
 
     def _some(self, now_ns: int) -> int:
         """Return how many of the newest values are taken at a time, by how long the last took."""

@@ -174,8 +174,15 @@ class ReadyQueue:
         if output is None:
             output = self._newest(stream, now_ns)
         if isinstance(output, Loss):
+            waiting = stream.waiting
+            self._undo = (
+                stream, output, None, None if waiting is None else [*waiting],
+                stream.delivered_to, stream.delivered_count, stream.conflated,
+            )  # fmt: skip
+            lost: Taken = stream, output, None, _NO_MESSAGES, _NO_MESSAGES
+            self.taken = lost
             self._pass_loss(stream, output)
-            return stream, output, None, _NO_MESSAGES, _NO_MESSAGES
+            return lost
         try:
             planned = self._plan(stream, output, count_max)
         except FrameError as error:
@@ -322,14 +329,24 @@ class ReadyQueue:
         """Note that what was taken is where it was to go."""
         self.taken = None
 
+    def on_reported(self, taken: Taken) -> None:
+        """Note that a loss that was taken is being reported; others may have taken more since."""
+        if self.taken is taken:
+            self.taken = None
+
     def take_back(self, read: tuple[Any, ...] | None) -> bool:
         """Undo what was taken last, after an exception, unless it is `read`, or has arrived.
 
-        What did not wait here is asked for again. A loss stays reported; it is in the counters.
-        Returns whether it was undone; it may be called again, should it be cut short.
+        What did not wait here is asked for again. A value that does not fit its type stays
+        reported; it is in the counters. Returns whether it was undone; it may be called again,
+        should it be cut short.
         """
         taken = self.taken
-        is_undone = taken is not None and taken is not read and taken[1] is None
+        is_undone = (
+            taken is not None
+            and taken is not read
+            and (taken[1] is None or isinstance(taken[1], Loss))
+        )
         if is_undone:
             stream, output, rest, waiting, *counts = self._undo
             stream.delivered_to, stream.delivered_count, stream.conflated = counts

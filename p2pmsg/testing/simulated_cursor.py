@@ -74,6 +74,7 @@ class SimulatedCursor:
         self._face = face
         self._returned.clear()
         self.met = set(self._file_of(core).cursor.endpoints)
+        self.look(core)
         for covered in self.covered.values():
             covered.at_hand = None
 

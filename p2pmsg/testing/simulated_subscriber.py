@@ -146,10 +146,6 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
             deadline_ns //= 2  # a relay gives up before its subscribers do
         is_latest = self.policy.any_conflates
         self.oracle = Oracle(self.name, self._history, deadline_ns, conflate=is_latest)
-        recorded = set() if cursor is None else cursor.recorded
-        self.joins = {key: head for key, head in self.joins.items() if key[0] in recorded}
-        self.whole &= recorded
-        self.joined &= recorded
         self._rewound: Counter[StreamKey] = Counter()
         self._is_resting = self._is_waiting = False
         settings = Settings(
@@ -164,6 +160,10 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
         self._face = face
         if cursor is not None:
             cursor.begin(peer.core, face)
+        recorded = set() if cursor is None else cursor.recorded
+        self.joins = {key: head for key, head in self.joins.items() if key[0] in recorded}
+        self.whole &= recorded
+        self.joined &= recorded
         # Its choices are its own, so that they change nothing of what the network does.
         choices = Random(f"{network.options.seed} {self.name} {self.crashes}")
         # After one, all that is on its way is asked for again, which a slow path would not bear.
@@ -178,8 +178,9 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
 
     def crash(self) -> None:
         """Crash."""
-        if self.peer is None:
+        if self.core is None:
             return
+        self._on_joins(self.core)  # it may die as it writes down that it has joined
         self._network.note(f"{self.name} crashes")
         super().crash()
         if self.cursor is not None:

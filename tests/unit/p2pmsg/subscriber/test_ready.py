@@ -440,3 +440,32 @@ def test_what_was_taken_and_did_not_arrive_comes_again(policy, count_max):
         out.queue.take(count_max)
         out.queue.arrived()
         assert not out.queue.take_back(read=taken)
+
+
+@pytest.mark.parametrize("policy", ["wait", "latest"])
+def test_a_loss_comes_again_until_it_is_reported(policy):
+    out = Exit(policy)
+    out.add(1)
+    out.lose(3)
+    out.add(1)
+    assert out.take() == [0]
+    out.queue.arrived()
+    assert out.take() == (1, 4)
+    assert out.queue.take_back(read=None)
+    taken = out.queue.take()
+    assert (taken[1].start, taken[1].stop) == (1, 4)
+    out.queue.on_reported(taken)
+    assert not out.queue.take_back(read=None)
+    assert out.take() == [4]
+    out.check(2, 5)
+
+
+def test_the_report_of_one_thread_does_not_keep_what_another_one_took():
+    out = Exit()
+    out.lose(3)
+    out.add(1)
+    taken = out.queue.take()
+    assert out.take() == [3]
+    out.queue.on_reported(taken)
+    assert out.queue.take_back(read=None)
+    assert out.take() == [3]
