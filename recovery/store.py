@@ -57,7 +57,8 @@ class Store:
     ) -> None:
         self.path = path
         self._database = database
-        self._execute = database.cursor().execute  # a cursor for each statement takes its time
+        self._cursor = database.cursor()  # one for each statement takes its time
+        self._execute = self._cursor.execute
         self._place = place
         self._pid = os.getpid()
         self._is_durable: bool | None = None
@@ -109,6 +110,8 @@ class Store:
     def close(self) -> None:
         """Close it; it may be called again. Nothing in a forked child, whose parent has it."""
         if self._pid == os.getpid():
+            with suppress(sqlite3.ProgrammingError):  # it is closed already
+                self._cursor.close()  # a statement that failed is in it, and keeps the file open
             self._database.close()
 
     def keep(self) -> None:
@@ -166,6 +169,10 @@ def open_store(
             database.close()
         if isinstance(error, sqlite3.Error):
             raise _refusal(error) from error
+        if isinstance(
+            error, UnicodeDecodeError
+        ):  # of SQLite's message, which names what is damaged
+            raise RecoveryError("it is damaged: a name in it is not UTF-8") from error
         raise
     return Store(name, database, place)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import p2pmsg
 import p2pmsg.aio
 from p2pmsg import LogConfig, Publisher, PublisherConfig
-from p2pmsg.errors import LogFailedError
+from p2pmsg.errors import CursorError, LogFailedError
 from p2pmsg.webhooks.seen import SeenIds
 
 TOPICS = 24
@@ -207,6 +207,42 @@ def push(endpoint, directory, how):
     pusher.close()
 
 
+def commit(endpoint, directory, how):
+    """Commit while the cursor's disk becomes full, is full, and has space again."""
+    filler, path = Filler(directory), Path(directory) / "cursor"
+    publisher, returned, errors = Publisher(endpoint), [], []
+
+    def subscribe():
+        return p2pmsg.Subscriber(
+            publisher.endpoint, topics=["t"], start="earliest", cursor=path, commit=how
+        )
+
+    def take_and_commit(subscriber, count):
+        for _ in range(count):
+            try:
+                returned.append(subscriber.receive(timeout=60.0).sequence)
+                if how == "explicit":
+                    subscriber.commit()
+            except CursorError as error:
+                errors.append(str(error))
+
+    publisher.publish_many("t", list(range(2000)))
+    with subscribe() as subscriber:
+        take_and_commit(subscriber, 100)
+        filler.fill()
+        while not errors:
+            take_and_commit(subscriber, 1)
+        take_and_commit(subscriber, 20)
+        filler.give_back()
+        said = errors.copy()
+        errors.clear()
+        take_and_commit(subscriber, 100)
+    with subscribe() as subscriber:
+        returned.append(subscriber.receive(timeout=60.0).sequence)
+    publisher.close(0)
+    say(errors=said, after=errors, returned=returned)
+
+
 def seen(endpoint, directory, how):
     """Note webhooks' ids while the disk becomes full and has space again, with kills between."""
     filler, path, known = Filler(directory), Path(directory) / "seen", []
@@ -235,7 +271,7 @@ def seen(endpoint, directory, how):
         say(error=str(error))
 
 
-ROLES = {role.__name__: role for role in (fill, outrun, begin, push, seen)}
+ROLES = {role.__name__: role for role in (fill, outrun, begin, push, commit, seen)}
 
 if __name__ == "__main__":
     os.umask(0o077)

@@ -246,6 +246,17 @@ def test_a_file_that_is_none_is_refused_by_name(make_publisher, resume, cursor_p
     assert cursor_path.read_bytes() == content
 
 
+def test_a_damaged_name_that_is_no_text_is_refused_by_name(make_publisher, resume, cursor_path):
+    publisher = make_publisher()
+    resume(publisher).close()
+    content = cursor_path.read_bytes().replace(b"CREATE TABLE", b"CREATE T\xaaBLE")
+    cursor_path.write_bytes(content)
+    with pytest.raises(CursorError, match="it is damaged") as raised:
+        resume(publisher)
+    assert raised.value.path == str(cursor_path)
+    assert cursor_path.read_bytes() == content
+
+
 def test_a_place_where_no_file_can_be_is_refused_by_name(make_publisher, make_subscriber, tmp_path):
     publisher = make_publisher()
     (tmp_path / "file").write_text("no folder")

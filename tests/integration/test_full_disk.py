@@ -133,6 +133,18 @@ def test_a_pusher_says_that_the_disk_is_full_and_goes_on_when_it_has_space(
     assert child.wait() == 0
 
 
+@pytest.mark.parametrize("how", ["explicit", "message"])
+def test_a_cursor_says_that_the_disk_is_full_and_commits_when_it_has_space(on_small_disk, how):
+    child = on_small_disk("commit", how, "2m")
+    said = json.loads(child.line())
+    assert {text.partition("cannot be used: ")[2] for text in said["errors"]} == {
+        "database or disk is full"
+    }
+    assert said["after"] == []
+    assert said["returned"] == list(range(len(said["returned"])))
+    assert child.wait() == 0
+
+
 @pytest.mark.long
 def test_webhooks_are_known_over_kills_on_a_full_disk(on_small_disk):
     child = on_small_disk("seen", "", "8m")
