@@ -31,6 +31,7 @@ TEXTS = (
     (r"\basyncio\.run\((.*)\)$", r"\1"),
     (r"\bfor asyncio\b", "for threads"),
     (r"\basyncio\b", "threaded"),
+    (r"^( +)tasks:", r"\1threads:"),  # an argument, and what is said about it
 )
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 
 import pytest
 
@@ -42,6 +43,15 @@ def test_both_have_the_same_calls_with_the_same_arguments(source):
         assert (calls.keys() - others.keys()) - ONLY_LOOP == set()
         assert others.keys() - calls.keys() == set()
         assert differing == set()
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=relative)
+def test_what_is_said_of_a_call_has_no_marks_of_the_converter(source):
+    for module in (module_of(source), module_of(target_of(source))):
+        for _, face in inspect.getmembers(module, inspect.isclass):
+            for call in calls_of(face).values():
+                said = inspect.getdoc(call) or ""
+                assert not re.search(r"# (loop only|threads only|both)|\ban? `def`", said)
 
 
 def arguments_of(call):

@@ -134,17 +134,17 @@ class Puller(PullerBase[T_co], ThreadFace):
 
         Args:
             handler: takes a `Job`; what it returns is ignored. It is no generator; one that a
-                decorator hides fails with `TypeError`. In an event loop it is an `def`, or a
-                function that returns at once; with threads no `def`.
+                decorator hides fails with `TypeError`. In an event loop it is a coroutine function,
+                or one that returns at once; with threads no coroutine function.
             on_error: what becomes of a job whose handler raised; each failure is logged. `retry`
                 (default): it is rejected, so that the pusher has it tried again, by its own rules.
                 `discard`: it becomes a dead letter at once. `stop`: it is rejected, `run` finishes
                 the other jobs in hand, and raises the exception. A callable gets the job and the
                 exception, and may `discard` the job, or `reject` it with a delay; if it does
                 neither the job is rejected, and if it raises, that ends `run`, too. In an event
-                loop it may be an `def`.
-            threads: how many jobs are worked on at once, each in a thread of its own. Default 1:
-                in the caller's thread; at most 10,000. A puller has at most `prefetch` jobs.
+                loop it may be a coroutine function.
+            threads: how many jobs are worked on at once. Default 1: by the caller itself; at most
+                10,000, each by one of its own. A puller has at most `prefetch` jobs.
             count: end after so many jobs, failed ones included. Default: never.
             signals: whether SIGTERM and Ctrl-C end it as said above. Default True; in a thread
                 other than the main one they do not.

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from io import FileIO
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -53,7 +53,7 @@ _NEVER_NS: Final = 2**63
 class QueueLogConfig:
     """How a queue's log is kept. `ConfigError` for a value out of its limits."""
 
-    directory: str | os.PathLike[str]
+    directory: str | os.PathLike[str] = field(kw_only=False)
     """Made where it is missing; one queue each."""
 
     fsync: Literal["interval", "always", "never"] = "interval"
