@@ -301,7 +301,7 @@ _decoder_of: Final = lru_cache(maxsize=None)(codec.make_decoder)
 def read_body(frame: Frame, kind: type[B]) -> B:
     """Return the body of a control frame; `FrameError` where it does not fit."""
     try:
-        body: B = _decoder_of(kind).decode(memoryview(frame.data)[frame.body_at :])
+        body: B = _decoder_of(kind).decode(frame.data[frame.body_at :])
     except _BODY_ERRORS:
         raise FrameError("body") from None
     return body

@@ -128,9 +128,7 @@ class Frame:
         body_at = zero + 39
         if len(data) < body_at:
             raise FrameError("truncated")
-        prefix = data[: zero + 15]
-        begins = _begin_of_stream(prefix) if zero else _begin_of(prefix)
-        self.topic, self.kind, self.flags, self.session = begins
+        self.topic, self.kind, self.flags, self.session = _begin_of(data[: zero + 15])
         self.sequence, count, length, self.base_timestamp_ns = _unpack_rest(data, zero + 15)
         if length != len(data) - body_at:
             raise FrameError("length")
@@ -148,8 +146,12 @@ class Frame:
         return bool(self.sequence <= sequence < self.sequence + self.count)
 
 
+@lru_cache(maxsize=4096)
 def _begin_of(prefix: bytes) -> tuple[str, int, int, int]:
-    """Return topic, kind, flags and session, with which a frame begins; or raise `FrameError`."""
+    """Return topic, kind, flags and session, with which a frame begins; or raise `FrameError`.
+
+    All frames of a stream begin alike, and all that one asks a session of one kind.
+    """
     at = len(prefix) - 15
     magic, version, kind, flags, compression, session = _BEGIN.unpack_from(prefix, at + 1)
     if magic != MAGIC:
@@ -167,8 +169,6 @@ def _begin_of(prefix: bytes) -> tuple[str, int, int, int]:
 
 
 _BEGIN: Final = struct.Struct("!2sBBBBQ")
-_begin_of_stream: Final = lru_cache(maxsize=4096)(_begin_of)
-"""All frames of a stream begin alike. Control frames do not: each echo has a session of its own."""
 REST: Final = struct.Struct("!QIIq")
 _unpack_rest: Final = REST.unpack_from
 

@@ -38,6 +38,11 @@ class RangeSet:
             _check(start, stop)
             return 0
         starts, stops = self._starts, self._stops
+        if not stops or stops[-1] < start:  # mostly
+            starts.append(start)
+            stops.append(stop)
+            self._size += stop - start
+            return stop - start
         low = bisect_left(stops, start)  # the first range that reaches or touches start
         high = bisect_right(starts, stop)  # the first range that lies wholly after stop
         if low == high:
@@ -106,6 +111,10 @@ class RangeSet:
         if index < 0 or sequence >= self._stops[index]:
             return None
         return self._starts[index], self._stops[index]
+
+    def is_range(self, start: int, stop: int) -> bool:
+        """Whether it is just `[start, stop)`, which is not empty."""
+        return self._starts == [start] and self._stops == [stop]
 
     @property
     def size(self) -> int:

@@ -335,6 +335,6 @@ class ReplayBuffer:
 
 def _kept(row: _Row) -> Kept:
     start, stop, frame, timestamp_ns_max, _ = row
-    return Kept(
-        start, stop, frame.join() if isinstance(frame, PartedFrame) else frame, timestamp_ns_max
-    )
+    if isinstance(frame, PartedFrame):
+        frame = frame.join()
+    return Kept(start, stop, frame, timestamp_ns_max)

@@ -5,13 +5,14 @@ until it may go on, and costs the others nothing::
 
     request ──▶ ready (in turn) ──sent, budget used up──▶ parked ──time──▶ ready
                   │  └──block──────────────────────────────▲
-                  └──nothing wanted any more──▶ idle (remembered for its budget and stats)
+                  └──nothing wanted any more──▶ remembered for its budget and stats
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final, Generic, TypeVar
 
 from recovery.budget import TokenBucket
@@ -48,17 +49,18 @@ class SentFrames:
 
     def note(self, requester: bytes) -> int:
         """Note that a frame was sent; returns its number, which grows."""
-        sent = self._of(requester)
-        sent.count += 1
-        self._highest = max(self._highest, sent.count)
-        return sent.count
+        sent = self._requesters.get(requester) or self._begin(requester)
+        number = sent.count = sent.count + 1
+        if number > self._highest:
+            self._highest = number
+        return number
 
     def arrived(self, requester: bytes, received: int | None) -> int:
         """Return the number up to which frames have come, by how many its requester received.
 
         All count as come where it does not say (None), and where its number has gone back.
         """
-        sent = self._of(requester)
+        sent = self._requesters.get(requester) or self._begin(requester)
         if received is None:
             return sent.count
         if sent.received is None or received < sent.received:
@@ -66,13 +68,11 @@ class SentFrames:
         sent.received = received
         return sent.base + received
 
-    def _of(self, requester: bytes) -> _Sent:
-        sent = self._requesters.get(requester)
-        if sent is None:
-            if len(self._requesters) >= SENT_MAX:
-                del self._requesters[next(iter(self._requesters))]
-            # Numbers that were given before, to one that was forgotten, are below it.
-            sent = self._requesters[requester] = _Sent(self._highest)
+    def _begin(self, requester: bytes) -> _Sent:
+        if len(self._requesters) >= SENT_MAX:
+            del self._requesters[next(iter(self._requesters))]
+        # Numbers that were given before, to one that was forgotten, are below it.
+        sent = self._requesters[requester] = _Sent(self._highest)
         return sent
 
 
@@ -95,6 +95,7 @@ S = TypeVar("S", bound=Hashable)
 _ANSWERED_MAX = 4096
 _Answer = tuple[int, S, int, int, int]
 """When it was sent, stream, start, stop, and the number of its frame."""
+_STOP: Final = itemgetter(1)
 _FLIGHT_NS = 30_000_000_000
 """How long an answer may be on its way: as long as a slow link takes for what queues hold."""
 
@@ -137,7 +138,7 @@ class _Requester(Generic[S]):
         wanted = self.wanted.get(stream)
         if wanted is None:
             return
-        if wanted.first == wanted.last == (start, stop):  # all that it waits for, mostly
+        if wanted.is_range(start, stop):  # all that it waits for, mostly
             self.ranges_held -= 1
             del self.wanted[stream]
             return
@@ -167,9 +168,9 @@ class RetransmitScheduler(Generic[S]):
             Default 32 MiB, a quarter of a second's budget: usual losses are answered at once.
         ranges_max: bound on the ranges that one requester waits for, over all streams; what would
             pass it is refused and named. Default 1024, which are 16 NACKs of 64 ranges.
-        requesters_max: bound on the requesters remembered. The one idle for longest is dropped;
-            where none is idle the new one is refused. Default 4096, as many as one publisher may
-            have subscribers.
+        requesters_max: bound on the requesters remembered. Of those that wait for nothing the one
+            that asked longest ago is dropped; where all wait the new one is refused. Default 4096,
+            as many as one publisher may have subscribers.
 
     Attributes:
         frames: numbers what goes to each requester; who else sends to them notes it there.
@@ -191,18 +192,18 @@ class RetransmitScheduler(Generic[S]):
         self._ranges_max, self._requesters_max = ranges_max, requesters_max
         self.frames = SentFrames()
         self._linger_ns = to_ns(linger)
-        self._requesters: dict[bytes, _Requester[S]] = {}
-        # Each known requester is in exactly one of these three.
+        # In the order in which they asked last.
+        self._requesters: OrderedDict[bytes, _Requester[S]] = OrderedDict()
+        # Each requester that wants something is in one of these two.
         self._ready: OrderedDict[bytes, None] = OrderedDict()
         self._parked: DeadlineHeap[bytes] = DeadlineHeap()
-        self._idle: OrderedDict[bytes, None] = OrderedDict()
         self.ranges_refused = self.messages_lingering = 0
 
     def request(
         self,
         requester: bytes,
         stream: S,
-        ranges: Iterable[tuple[int, int]],
+        ranges: Sequence[tuple[int, int]],
         *,
         now_ns: int,
         received: int | None = None,
@@ -213,9 +214,10 @@ class RetransmitScheduler(Generic[S]):
         `linger` are ignored, since that answer is on its way, and so are those that it cannot have
         received yet, where it says how many frames it has `received`. Malformed ranges are ignored.
         """
-        state = self._known(requester)
+        state = self._requesters.get(requester) or self._begin(requester)
         refused: list[tuple[int, int]] = []
         if state is not None:
+            self._requesters.move_to_end(requester)
             state.stats.requests += 1
             arrived = self.frames.arrived(requester, received)
             if state.answered:
@@ -225,12 +227,12 @@ class RetransmitScheduler(Generic[S]):
                 continue
             if state is None or not state.add(stream, start, stop, self._ranges_max):
                 refused.append((start, stop))
-        self.ranges_refused += len(refused)
-        if state is not None:
-            state.stats.ranges_refused += len(refused)
-            if state.wanted and requester in self._idle:
-                del self._idle[requester]
-                self._ready[requester] = None
+        if refused:
+            self.ranges_refused += len(refused)
+            if state is not None:
+                state.stats.ranges_refused += len(refused)
+        if state is not None and state.wanted and requester not in self._parked.times:
+            self._ready[requester] = None
         return refused
 
     def next_job(self, *, now_ns: int) -> tuple[bytes, S, int, int] | None:
@@ -246,14 +248,15 @@ class RetransmitScheduler(Generic[S]):
         while ready:
             requester = next(iter(ready))
             state = self._requesters[requester]
-            if state.bucket.available(now_ns) < 1:
+            if state.bucket.is_spent(now_ns):
                 del ready[requester]
                 self._parked.set(requester, state.bucket.ready_at_ns(now_ns))
                 state.stats.throttled += 1
                 continue
             ready.move_to_end(requester)
-            stream = next(iter(state.wanted))
-            ranges = state.wanted[stream] = state.wanted.pop(stream)
+            wanted = state.wanted
+            stream = next(iter(wanted))
+            ranges = wanted[stream] = wanted.pop(stream)
             first = ranges.first
             assert first is not None  # what is not wanted any more is forgotten
             return requester, stream, *first
@@ -268,12 +271,14 @@ class RetransmitScheduler(Generic[S]):
         if state is None:
             return
         state.remove(stream, start, stop, self._ranges_max)
-        state.stats.bytes_sent += size
-        state.stats.messages_sent += stop - start
+        stats = state.stats
+        stats.bytes_sent += size
+        stats.messages_sent += stop - start
         state.bucket.take(size, now_ns)
         if self._linger_ns:
-            self._remember(state, (now_ns, stream, start, stop, number))
-        self._settle(requester, state)
+            self._remember(state.answered, (now_ns, stream, start, stop, number))
+        if not state.wanted:
+            self._settle(requester)
 
     def drop_range(self, requester: bytes, stream: S, start: int, stop: int) -> None:
         """Forget `[start, stop)`: it is not kept, and the requester was informed."""
@@ -282,7 +287,8 @@ class RetransmitScheduler(Generic[S]):
             return
         state.remove(stream, start, stop, self._ranges_max)
         state.stats.ranges_refused += 1
-        self._settle(requester, state)
+        if not state.wanted:
+            self._settle(requester)
 
     def block(self, requester: bytes, until_ns: int) -> None:
         """Leave a requester out until `until_ns`: its queue is full."""
@@ -295,9 +301,7 @@ class RetransmitScheduler(Generic[S]):
     def forget(self, requester: bytes) -> None:
         """Forget a requester, its wishes and its stats: it is gone."""
         self._requesters.pop(requester, None)
-        self._ready.pop(requester, None)
-        self._idle.pop(requester, None)
-        self._parked.discard(requester)
+        self._settle(requester)
 
     def resync(self) -> None:
         """Forget what is waited for, after an exception at any line: requesters ask again."""
@@ -307,7 +311,6 @@ class RetransmitScheduler(Generic[S]):
             state.ranges_held = 0
         self._ready.clear()
         self._parked = DeadlineHeap()
-        self._idle = OrderedDict.fromkeys(self._requesters)
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `next_job` may have something: `now_ns` if it has, None if nothing waits."""
@@ -329,40 +332,42 @@ class RetransmitScheduler(Generic[S]):
     def __len__(self) -> int:
         return len(self._requesters)
 
-    def _known(self, requester: bytes) -> _Requester[S] | None:
-        state = self._requesters.get(requester)
-        if state is None:
-            if len(self._requesters) >= self._requesters_max:
-                if not self._idle:
-                    return None
-                self.forget(next(iter(self._idle)))
-            state = self._requesters[requester] = _Requester(TokenBucket(*self._budget))
-            self._idle[requester] = None
-        elif requester in self._idle:
-            self._idle.move_to_end(requester)
+    def _begin(self, requester: bytes) -> _Requester[S] | None:
+        known = self._requesters
+        if len(known) >= self._requesters_max:
+            idle = next((each for each, state in known.items() if not state.wanted), None)
+            if idle is None:
+                return None
+            del known[idle]
+        state = known[requester] = _Requester(TokenBucket(*self._budget))
         return state
-
-    def _is_coming(self, answer: _Answer[S], arrived: int, now_ns: int) -> bool:
-        """Whether an answer is too young to be repeated, or is on its way for certain."""
-        when_ns, *_, number = answer
-        age_ns = now_ns - when_ns
-        return age_ns < self._linger_ns or (number > arrived and age_ns < _FLIGHT_NS)
 
     def _not_answered(
         self,
         state: _Requester[S],
         stream: S,
-        ranges: Iterable[tuple[int, int]],
+        ranges: Sequence[tuple[int, int]],
         now_ns: int,
         arrived: int,
-    ) -> Iterable[tuple[int, int]]:
+    ) -> Sequence[tuple[int, int]]:
         """Return what of `ranges` was not answered, or has to be again; count the rest."""
         recent = state.answered
-        while recent and not self._is_coming(recent[0], arrived, now_ns):
+        while recent:
+            when_ns, _, _, _, number = recent[0]
+            age_ns = now_ns - when_ns
+            if age_ns < self._linger_ns or (number > arrived and age_ns < _FLIGHT_NS):
+                break  # too young to be repeated, or on its way for certain
             recent.popleft()
-        if not recent:
+        if not recent or not ranges:
             return ranges
-        answered = RangeSet((start, stop) for _, name, start, stop, _ in recent if name == stream)
+        low, high = min(ranges)[0], max(map(_STOP, ranges))
+        answered = RangeSet(
+            (start, stop)
+            for _, name, start, stop, _ in recent
+            if start < high and stop > low and name == stream
+        )
+        if not answered:
+            return ranges
         parts: list[tuple[int, int]] = []
         for start, stop in ranges:
             if 0 <= start < stop:
@@ -371,10 +376,9 @@ class RetransmitScheduler(Generic[S]):
                 parts += missing
         return parts
 
-    def _remember(self, state: _Requester[S], answer: _Answer[S]) -> None:
-        recent = state.answered
-        now_ns, stream, start, stop, number = answer
+    def _remember(self, recent: deque[_Answer[S]], answer: _Answer[S]) -> None:
         if recent:
+            now_ns, stream, start, stop, number = answer
             when, name, first, last, _ = recent[-1]
             if name == stream and last == start and now_ns - when < self._linger_ns // 8:
                 # A run of frames is one entry, by its first frame's time: its end may be answered
@@ -383,8 +387,9 @@ class RetransmitScheduler(Generic[S]):
                 return
         recent.append(answer)
 
-    def _settle(self, requester: bytes, state: _Requester[S]) -> None:
-        if not state.wanted and requester not in self._idle:
-            self._ready.pop(requester, None)
+    def _settle(self, requester: bytes) -> None:
+        """Give no more turns to a requester: it wants nothing."""
+        if requester in self._ready:
+            del self._ready[requester]
+        else:
             self._parked.discard(requester)
-            self._idle[requester] = None

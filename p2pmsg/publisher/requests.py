@@ -18,7 +18,7 @@ from p2pmsg.publisher.heads import HeadsMaker
 from p2pmsg.publisher.served import Multicast, ServedSession
 from p2pmsg.publisher.subscribers import Event, KnownSubscriber, Subscribers
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Kept, LossReason, RangeSet, RetransmitScheduler
+from recovery import Kept, Loss, LossReason, RangeSet, RetransmitScheduler
 from recovery.checks import to_ns
 from recovery.retransmit import REQUESTERS_MAX
 
@@ -118,10 +118,12 @@ class RequestHandler:
         wall_ns: int = 0,
     ) -> None:
         """Take a request; where there are rights, of a user, and with the time by the wall."""
-        access, is_same = self.access, True
-        if access is not None and user is not None:
-            is_same = access.note(requester, user, now_ns=now_ns, wall_ns=wall_ns)
-        if not is_same:
+        access = self.access
+        if (
+            access is not None
+            and user is not None
+            and not access.note(requester, user, now_ns=now_ns, wall_ns=wall_ns)
+        ):
             self.scheduler.forget(requester)
         try:
             frame = Frame(data)
@@ -185,18 +187,18 @@ class RequestHandler:
         reply = Reply(requester, b"", served, topic, start, stop)
         if self.access is not None and not self.access.may(requester, topic):
             reply.reason = LossReason.DENIED
+        elif (kept := served.frame_at(topic, start, stop)) is not None and kept.start <= start:
+            reply.frame = kept.frame
+            if kept.stop < stop:
+                reply.stop = kept.stop
+            limit = self._frame_bytes_max.get(requester)
+            if not limit or len(kept.frame) <= limit or self._make_fit(reply, kept, limit):
+                return reply
         else:
-            kept = served.frame_at(topic, start, stop)
-            kept_from = stop if kept is None else max(kept.start, start)
-            if kept is None or kept_from > start:
-                reply.stop, reply.is_in_log = kept_from, served.has_log
-            else:
-                reply.frame, reply.stop = kept.frame, min(stop, kept.stop)
-                limit = self._frame_bytes_max.get(requester, 0)
-                if not limit or len(kept.frame) <= limit or self._make_fit(reply, kept, limit):
-                    return reply
-            if reply.is_in_log:
-                reply.source = "log"
+            if kept is not None:
+                reply.stop = kept.start
+            if served.has_log:
+                reply.source, reply.is_in_log = "log", True
                 return reply
         self.refuse(reply)
         return None
@@ -434,7 +436,7 @@ class RequestHandler:
         self, served: ServedSession, requester: bytes, frame: Frame, now_ns: int
     ) -> None:
         nack = control.read_body(frame, control.Nack)
-        topic, ranges = nack.topic, list(nack.ranges)
+        topic, ranges = nack.topic, nack.ranges
         for start, stop in ranges:
             if start >= stop:
                 raise FrameError("range")
@@ -444,17 +446,27 @@ class RequestHandler:
             ranges = self._refuse_denied(self.access, served, requester, topic, ranges, now_ns)
             if not ranges:
                 return
-        ranges = self._refuse_lost(served, requester, topic, ranges)
         earliest, following = served.head(topic)
         kept: _Ranges = []
-        evicted: _Ranges = []
-        for start, stop in ranges:
-            if start < earliest:
-                evicted.append((start, min(stop, earliest)))
-            if max(start, earliest) < min(stop, following):
-                kept.append((max(start, earliest), min(stop, following)))
-        if evicted:
-            self._refuse(served, requester, topic, evicted, LossReason.EVICTED)
+        gone: list[Loss] = []
+        is_known = not ranges
+        for asked in ranges:
+            losses, rest = served.lost(topic, *asked)
+            gone += losses
+            for start, stop in rest:
+                is_known = True
+                if start < earliest:
+                    gone.append(Loss(start, min(stop, earliest), LossReason.EVICTED))
+                    start = earliest
+                if stop > following:
+                    stop = following
+                if start < stop:
+                    kept.append((start, stop))
+        if gone:
+            self._refuse_lost(served, requester, topic, gone)
+        elif not is_known:
+            # It is not known yet whether it can be had: another one is to be asked, or this again.
+            self._refuse(served, requester, topic, [], LossReason.BUDGET)
         if kept:
             stream = served.session, topic
             refused = self.scheduler.request(
@@ -509,22 +521,14 @@ class RequestHandler:
         return "" if self.access is None else self.access.user_of(requester)
 
     def _refuse_lost(
-        self, served: ServedSession, requester: bytes, topic: str, ranges: _Ranges
-    ) -> _Ranges:
-        """Refuse what is known to be lost, as what a crash skipped; return what may be had."""
-        gone: dict[LossReason, _Ranges] = {}
-        others: _Ranges = []
-        for start, stop in ranges:
-            losses, rest = served.lost(topic, start, stop)
-            for loss in losses:
-                gone.setdefault(loss.reason, []).append((loss.start, loss.stop))
-            others += rest
-        if ranges and not gone and not others:
-            # It is not known yet whether it can be had: another one is to be asked, or this again.
-            self._refuse(served, requester, topic, [], LossReason.BUDGET)
-        for reason, lost in gone.items():
+        self, served: ServedSession, requester: bytes, topic: str, losses: list[Loss]
+    ) -> None:
+        """Refuse what is known to be lost, as what a crash skipped, and what is not kept."""
+        by_reason: dict[LossReason, _Ranges] = {}
+        for loss in losses:
+            by_reason.setdefault(loss.reason, []).append((loss.start, loss.stop))
+        for reason, lost in by_reason.items():
             self._refuse(served, requester, topic, lost, reason)
-        return others
 
     def _receive_heads_request(
         self, served: ServedSession, requester: bytes, frame: Frame, now_ns: int

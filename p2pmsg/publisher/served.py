@@ -1,7 +1,7 @@
 """What a publisher and a relay serve: sessions, and the streams of each."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from p2pmsg import control, wire
@@ -169,7 +169,7 @@ class ServedSession:
         following: int = stream.end if stream.unsynced_from is None else stream.unsynced_from
         if self._unsent and not (all_kept or self.closing):
             following = self._waits_from(self._unsent, topic, following)
-        earliest = min(following, stream.next)
+        earliest: int = stream.next if stream.next < following else following
         kept = self._replay.earliest(stream.key)
         if kept is not None and kept < earliest:
             earliest = kept
@@ -230,8 +230,10 @@ class ServedSession:
         What nobody knows yet whether it is lost is in neither.
         """
         stream = self.streams.get(topic)
-        losses = stream.losses if stream is not None else ()
-        if stream is None and self.floor:  # it may have begun, and be gone
+        losses: Iterable[Loss] = ()
+        if stream is not None:
+            losses = stream.losses
+        elif self.floor:  # it may have begun, and be gone
             losses = (Loss(0, self.floor, LossReason.CRASH),)
         gone: list[Loss] = []
         rest: list[tuple[int, int]] = []
