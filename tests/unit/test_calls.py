@@ -83,5 +83,5 @@ def test_a_repair_takes_few_calls_from_its_nack():
             if "_repair_of" in [each for _, each in way]:
                 ways.append(way)
     shortest = min(ways, key=len)
-    assert len(shortest) <= 30, shortest
+    assert len(shortest) <= 25, shortest
     assert len({file for file, _ in shortest}) <= 10, shortest
