@@ -28,7 +28,7 @@ _FRAMES_PER_ANSWER: Final = 64
 
 
 class MoldLog:
-    """The log of one session. Not thread-safe.
+    """The log of one session: for one thread at a time, except for `history`.
 
     Args:
         config: a `LogConfig`.
@@ -84,7 +84,10 @@ class MoldLog:
                 raise LogFailedError(str(self._log.broken))
 
     def history(self, start: int, stop: int) -> Sequence[bytes]:
-        """Return the messages from `start` on that are kept, of some frames, up to `stop`."""
+        """Return the messages from `start` on that are kept, of some frames, up to `stop`.
+
+        One other thread may call it, until the log is closed.
+        """
         found: list[bytes] = []
         for _ in range(_FRAMES_PER_ANSWER):
             at = start + len(found)

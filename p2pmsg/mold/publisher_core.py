@@ -29,6 +29,24 @@ History = Callable[[int, int], Sequence[bytes]]
 """Gives the messages [start, stop) by their Mold sequences, or the first of them; or none."""
 
 
+class Answer:
+    """The answer to a request, with the messages that are found for it.
+
+    Attributes:
+        requester, start, stop: who asked, and for what.
+        address: of it.
+        messages: the first of them that are kept; none where they are still to be looked up.
+
+    """
+
+    __slots__ = ("address", "messages", "requester", "start", "stop")
+
+    def __init__(self, requester: bytes, address: Any, start: int, stop: int) -> None:
+        self.requester, self.address = requester, address
+        self.start, self.stop = start, stop
+        self.messages: list[bytes] = []
+
+
 class MoldPublisherCore:
     """Numbers, keeps and repeats the messages of one session.
 
@@ -136,11 +154,13 @@ class MoldPublisherCore:
             self._heartbeat.sent(now_ns=now_ns)
             self.outbox.append(codec.heartbeat(self.session, self.following))
 
-    def next_deadline_ns(self, *, now_ns: int) -> int:
-        """Return when there is something to do."""
-        due_ns = self._end_due_ns if self.ended else self._heartbeat.next_deadline_ns()
-        answer_ns = self._scheduler.next_deadline_ns(now_ns=now_ns)
-        return due_ns if answer_ns is None else min(due_ns, answer_ns)
+    def next_deadline_ns(self) -> int:
+        """Return when `handle_timer` has something to do."""
+        return self._end_due_ns if self.ended else self._heartbeat.next_deadline_ns()
+
+    def next_answer_ns(self, *, now_ns: int) -> int | None:
+        """Return when there is something to answer, or None."""
+        return self._scheduler.next_deadline_ns(now_ns=now_ns)
 
     def receive_request(self, data: bytes, address: Any, *, now_ns: int) -> None:
         """Take a request; what is malformed is counted."""
@@ -164,26 +184,51 @@ class MoldPublisherCore:
         self._addresses[requester] = address
         self._scheduler.request(requester, _STREAM, [(start, stop)], now_ns=now_ns)
 
-    def next_answer(self, *, now_ns: int) -> tuple[bytes, Any] | None:
-        """Return (packet, address) of the next answer, or None.
+    def next_answer(self, *, now_ns: int) -> Answer | None:
+        """Return what is to be answered next, or None; `packet_of` or `refuse` ends it.
 
-        It is one packet; who wanted more asks again, as the specification has it.
+        Where it has no messages, `read_log` and `ask_history` come first: outside of the section,
+        since they may take their time. They change the answer alone.
         """
         while (job := self._scheduler.next_job(now_ns=now_ns)) is not None:
             requester, _, start, stop = job
-            address = self._addresses.get(requester)
-            messages = [] if address is None else self._find(start, stop)
-            if not messages:
-                self.unanswered += stop - start
-                self._scheduler.drop_range(requester, _STREAM, start, stop)
-                continue
-            _, count, data = codec.packets(self.session, start, messages, self._packet_bytes)[0]
-            self.messages_repaired += count
-            self._scheduler.sent(requester, _STREAM, start, start + count, len(data), now_ns=now_ns)
-            if start + count < stop:
-                self._scheduler.drop_range(requester, _STREAM, start + count, stop)
-            return data, address
+            answer = Answer(requester, self._addresses.get(requester), start, stop)
+            if answer.address is not None:
+                answer.messages = self._buffered(start, stop)
+                if answer.messages or self._log is not None or self._history is not None:
+                    return answer
+            self.refuse(answer)
         return None
+
+    def read_log(self, answer: Answer) -> None:
+        """Find messages in the log, which is not to be closed meanwhile."""
+        if self._log is not None:
+            answer.messages = list(self._log.history(answer.start, answer.stop))
+
+    def ask_history(self, answer: Answer) -> None:
+        """Find messages in the user's store, where there are none yet."""
+        if not answer.messages and self._history is not None:
+            start, stop = answer.start, answer.stop
+            answer.messages = list(self._history(start, stop))[: stop - start]
+
+    def packet_of(self, answer: Answer, *, now_ns: int) -> bytes:
+        """Return the packet to send.
+
+        It is one packet; who wanted more asks again, as the specification has it.
+        """
+        who, start, stop = answer.requester, answer.start, answer.stop
+        made = codec.packets(self.session, start, answer.messages, self._packet_bytes)
+        _, count, data = made[0]
+        self.messages_repaired += count
+        self._scheduler.sent(who, _STREAM, start, start + count, len(data), now_ns=now_ns)
+        if start + count < stop:
+            self._scheduler.drop_range(who, _STREAM, start + count, stop)
+        return data
+
+    def refuse(self, answer: Answer) -> None:
+        """Count what nothing keeps."""
+        self.unanswered += answer.stop - answer.start
+        self._scheduler.drop_range(answer.requester, _STREAM, answer.start, answer.stop)
 
     def _may_answer(self, host: str, now_ns: int) -> bool:
         """Take an answer out of a host's budget, if it has one left."""
@@ -199,7 +244,7 @@ class MoldPublisherCore:
         budget.take(size, now_ns)
         return True
 
-    def _find(self, start: int, stop: int) -> list[bytes]:
+    def _buffered(self, start: int, stop: int) -> list[bytes]:
         messages: list[bytes] = []
         for kept in self.replay.frames(_STREAM, start, stop, 32 * self._packet_bytes):
             if kept.start > start + len(messages):
@@ -207,8 +252,4 @@ class MoldPublisherCore:
             skip = start + len(messages) - kept.start
             held = codec.read_packet(kept.frame).messages
             messages += held[skip : skip + stop - start - len(messages)]
-        if not messages and self._log is not None:
-            messages = list(self._log.history(start, stop))
-        if not messages and self._history is not None:
-            messages = list(self._history(start, stop))[: stop - start]
         return messages

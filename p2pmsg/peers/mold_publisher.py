@@ -1,6 +1,7 @@
 """The publisher of a MoldUDP64 feed, with its request server."""
 
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,11 +11,11 @@ import transports
 from p2pmsg.checks import checked, shown, whole
 from p2pmsg.driver.lifecycle import INHERITED, check_process
 from p2pmsg.driver.peer import Peer
-from p2pmsg.driver.verbs import Verb, Wait
+from p2pmsg.driver.verbs import Blocking, Verb, Wait
 from p2pmsg.errors import BindError, ClosedError, ConfigError, LogFailedError, translated
 from p2pmsg.mold import codec
 from p2pmsg.mold.log import MoldLog
-from p2pmsg.mold.publisher_core import History, MoldPublisherCore
+from p2pmsg.mold.publisher_core import Answer, History, MoldPublisherCore
 from p2pmsg.peers.network import MACHINE, Network
 from p2pmsg.peers.settings import log_config
 from p2pmsg.stats import LogStats, Stats
@@ -105,6 +106,9 @@ class MoldPublisherPeer(Peer):
         self._again_ns = 0
         self._log: MoldLog | None = None
         self._log_is_open = self._is_at_disk = False
+        self._has_history = history is not None
+        self._reading: Answer | None = None  # what the upkeep is to look up
+        self._reads = threading.Lock()  # held where the log is read, and not to be closed
         with translated():
             at = transports.parse_endpoint(endpoint)
             if at.scheme != "mold":
@@ -147,18 +151,7 @@ class MoldPublisherPeer(Peer):
             self._core.receive_request(data, address, now_ns=now_ns)
         self._core.handle_timer(now_ns=now_ns)
         self._send(now_ns)
-        for _ in range(_ANSWERS_PER_TURN):
-            answer = self._core.next_answer(now_ns=self.now_ns())
-            if answer is None:
-                break
-            try:
-                self._server.sendto(*answer)
-                if self._answers.why:
-                    self._answers.worked()
-            except BlockingIOError:
-                pass  # it will ask again
-            except OSError as error:
-                self._answers.note(error)
+        self._answer()
 
     def fds(self) -> frozenset[int]:
         """Return the request server's."""
@@ -167,35 +160,66 @@ class MoldPublisherPeer(Peer):
     def next_deadline_ns(self) -> int:
         """Return when there is something to send."""
         now_ns = self.now_ns()
-        due_ns = self._core.next_deadline_ns(now_ns=now_ns)
+        due_ns = self._core.next_deadline_ns()
+        if self._reading is None:  # else requests wait for what is looked up
+            answer_ns = self._core.next_answer_ns(now_ns=now_ns)
+            due_ns = due_ns if answer_ns is None else min(due_ns, answer_ns)
         if self._core.outbox:
             due_ns = min(due_ns, max(self._again_ns, self._bucket.ready_at_ns(now_ns)))
         return due_ns
 
     def resync(self) -> None:
-        """Go on after what may have gone out."""
+        """Go on after what may have gone out; what was to be looked up is found again."""
+        self._reading = None
         self._core.resync()
 
     def upkeep(self) -> Verb[None] | None:
-        """Bring the log to the disk, and apply its retention."""
-        return None if self._log is None else self._keep_up(self._log)
+        """Bring the log to the disk, apply its retention, and look up what is asked for."""
+        return None if self._log is None and not self._has_history else self._keep_up()
 
-    def _keep_up(self, log: MoldLog) -> Verb[None]:
+    def _keep_up(self) -> Verb[None]:
         while True:
-            yield Wait(self._is_log_due, self.now_ns() + _LOG_NS)
-            if self._log_is_open:
+            yield Wait(self._has_disk_work, self.now_ns() + _LOG_NS)
+            if self._log is not None and self._log_is_open:
                 self._is_at_disk = True
                 try:
-                    yield from log.upkeep(now_ns=self.now_ns())
+                    yield from self._log.upkeep(now_ns=self.now_ns())
                 finally:
                     self._is_at_disk = False
+            for _ in range(_ANSWERS_PER_TURN):
+                if self._reading is None:
+                    break
+                yield from self._look_up(self._reading)
 
-    def _is_log_due(self) -> bool:
+    def _has_disk_work(self) -> bool:
+        if self._reading is not None:
+            return True
         if self._log is None or not self._log_is_open:
             return False
         now_ns = self.now_ns()
         due_ns = self._log.next_deadline_ns(now_ns=now_ns)
         return due_ns is not None and now_ns >= due_ns
+
+    def _look_up(self, answer: Answer) -> Verb[None]:
+        """Answer what is in the log, or in the history, and go on with the next request."""
+        try:
+            yield Blocking(partial(self._read, answer))
+        except Exception:
+            self._core.refuse(answer)  # who asks again may get it
+            raise
+        finally:
+            self._reading = None
+        if answer.messages:
+            self._send_answer(answer)
+        else:
+            self._core.refuse(answer)
+        self._answer()
+
+    def _read(self, answer: Answer) -> None:
+        """Look it up, outside of the section; the log may be closed while the store is asked."""
+        with self._reads:
+            self._core.read_log(answer)
+        self._core.ask_history(answer)
 
     def shut(self) -> None:
         """Close the sockets and the log."""
@@ -264,6 +288,30 @@ class MoldPublisherPeer(Peer):
             except OSError:
                 break
 
+    def _answer(self) -> None:
+        """Send answers until there is one that the upkeep has to look up."""
+        for _ in range(_ANSWERS_PER_TURN):
+            if self._reading is not None:
+                return
+            answer = self._core.next_answer(now_ns=self.now_ns())
+            if answer is None:
+                return
+            if answer.messages:
+                self._send_answer(answer)
+            else:
+                self._reading = answer
+
+    def _send_answer(self, answer: Answer) -> None:
+        data = self._core.packet_of(answer, now_ns=self.now_ns())
+        try:
+            self._server.sendto(data, answer.address)
+            if self._answers.why:
+                self._answers.worked()
+        except BlockingIOError:
+            pass  # it will ask again
+        except OSError as error:
+            self._answers.note(error)
+
     def _send(self, now_ns: int) -> None:
         outbox, bucket = self._core.outbox, self._bucket
         while outbox and bucket.available(now_ns) >= 1:
@@ -276,7 +324,8 @@ class MoldPublisherPeer(Peer):
         if self._log is not None and self._log_is_open:
             self._log_is_open = False
             self._core.end_log()
-            self._log.close()
+            with self._reads:
+                self._log.close()
 
 
 def _bind_server(endpoint: transports.Endpoint) -> socket.socket:

@@ -4,6 +4,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import threading
 import time
 
 import pytest
@@ -13,7 +14,15 @@ from p2pmsg.mold import codec
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from tests.integration.aio import shell
 from tests.integration.inside import lose_requests
-from tests.integration.mold import Group, itch_messages, make_feed, place, playing, reader_of
+from tests.integration.mold import (
+    SESSION,
+    Group,
+    itch_messages,
+    make_feed,
+    place,
+    playing,
+    reader_of,
+)
 from tests.integration.peers import ROOT, check_ledger, eventually, take
 from tests.unit.p2pmsg.interrupts import interrupt_at
 
@@ -99,6 +108,53 @@ def test_what_no_server_has_is_reported_lost(make_feed, make_subscriber, place):
     eventually(has_all)
     stats = check_ledger(subscriber, published=100)
     assert {loss.reason for loss in stats.losses} == {"timeout"}
+
+
+@pytest.fixture
+def asker(opened):
+    """Return a socket that asks request servers by hand."""
+    made = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    made.settimeout(60)
+    return made
+
+
+def test_while_older_messages_are_looked_up_turns_and_calls_go_on(make_feed, asker):
+    begun, over = threading.Event(), threading.Event()
+
+    def history(start, stop):
+        begun.set()
+        assert over.wait(60)
+        return [b"%d" % start]
+
+    feed = make_feed(replay_bytes=0, history=history)
+    feed.publish_many([b"1", b"2"])
+    place = "127.0.0.1", feed.request_address[1]
+    asker.sendto(codec.request(SESSION, 1, 1), place)
+    assert begun.wait(60)
+    asker.sendto(codec.request(SESSION, 2, 1), place)
+    eventually(lambda: feed.stats().requests == 2)
+    assert feed.publish(b"3") == 3
+    over.set()
+    found = [codec.read_packet(asker.recv(2048)) for _ in range(2)]
+    assert [(each.sequence, each.messages) for each in found] == [(1, [b"1"]), (2, [b"2"])]
+
+
+def test_a_history_that_raises_is_asked_again(make_feed, asker):
+    raised = []
+
+    def history(start, stop):
+        if not raised:
+            raised.append(start)
+            raise RuntimeError("the store is away")
+        return [b"%d" % start]
+
+    feed = make_feed(replay_bytes=0, history=history)
+    feed.publish(b"1")
+    place = "127.0.0.1", feed.request_address[1]
+    asker.sendto(codec.request(SESSION, 1, 1), place)
+    eventually(lambda: feed.stats().unanswered == 1)
+    asker.sendto(codec.request(SESSION, 1, 1), place)
+    assert codec.read_packet(asker.recv(2048)).messages == [b"1"]
 
 
 def test_the_next_session_follows_the_end_of_the_former(make_feed, make_subscriber, place):

@@ -23,7 +23,8 @@ class MoldPublisher(MoldPublisherBase, LoopFace):
         rate_limit_bytes_s: how fast packets leave, at most, in bytes a second. Default 125 MB/s, a
             gigabit link: the standard has no means for receivers to slow a feed down.
         history: gives older messages, from a store of yours, for requests that neither the buffer
-            nor the log can answer.
+            nor the log can answer. A thread of its own calls it, one call at a time, or in an event
+            loop one of the loop's executor.
         log: a `LogConfig`: messages are kept there before they go out, requests are answered from
             it, and a publisher that is started again goes on in its session. A log that was given
             up (`on_error="continue"`) is refused: what went out after that is not in it, and its
