@@ -492,7 +492,7 @@ def test_a_shorter_log_is_said_and_counted(tmp_path, make_pusher, caplog):
         stats = pusher.stats()
         assert stats.log_missing == 10 - stats.restored > 0
         assert (pusher.session, pusher.push("next")) == (session, 10)
-        assert "Those that were not done are lost" in caplog.text
+        assert "jobs of these that were not done are lost" in caplog.text
 
 
 @pytest.mark.rounds(25, 1000)

@@ -350,10 +350,13 @@ class FileJournal:
         else:
             return
         stop = state.next_sequence
-        left_out = f": sequences {start} to {stop - 1} are left out" if stop > start else ""
+        left_out = (
+            f": sequences {start} to {stop - 1} are left out, and jobs of these that were not done "
+            "are lost"
+        )
         _log.warning(
-            "%s: %s: what was pushed or done last may be missing%s, and no sequence is used twice. "
-            "Those that were not done are lost", self._folder, why, left_out,
+            "%s: %s: what was pushed or done last may be missing, and no sequence is used twice%s",
+            self._folder, why, left_out if stop > start else "",
         )  # fmt: skip
 
     def _learn(self, jobs: Iterable[QueuedJob], dead: Iterable[DeadJob]) -> None:
