@@ -1,6 +1,7 @@
 """Ctrl-C at one step after the other of what is called."""
 
 import dis
+import gc
 import sys
 
 _LOOKS = ("RESUME", "CALL", "JUMP_BACKWARD")
@@ -34,7 +35,8 @@ def interrupt_at(step, action, inside, event="line"):
                 raise KeyboardInterrupt
         return trace
 
-    former = sys.gettrace()
+    former, collects = sys.gettrace(), gc.isenabled()
+    gc.disable()  # else it may strike what other tests left to be finalized
     sys.settrace(trace)
     try:
         action()
@@ -42,4 +44,6 @@ def interrupt_at(step, action, inside, event="line"):
         pass
     finally:
         sys.settrace(former)
+        if collects:
+            gc.enable()
     return where
