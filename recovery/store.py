@@ -88,6 +88,7 @@ class Store:
             if len(changes) == len(changes[0][1]) == 1:
                 self._execute(changes[0][0], changes[0][1][0])
             else:
+                self._check_place()  # SQLite 3.40 may end the process where its files are gone
                 database.execute("BEGIN IMMEDIATE")
                 for statement, rows in changes:
                     database.executemany(statement, rows)
