@@ -11,6 +11,7 @@ import errno
 import os
 import sqlite3
 import stat
+import threading
 import zlib
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -40,7 +41,10 @@ Row = tuple[Any, ...]
 
 
 class Store:
-    """An open file; for any thread, one at a time.
+    """An open file, for any thread: one waits for the other.
+
+    Python's own module does not hold this: who closes a connection that another thread is in ends
+    the process by a segmentation fault.
 
     Every method raises `OSError` where the disk is full or fails, or the file was damaged since.
     An exception at any line leaves a write done or not done, and the store usable.
@@ -62,12 +66,14 @@ class Store:
         self._place = place
         self._pid = os.getpid()
         self._is_durable: bool | None = None
+        self._lock = threading.RLock()
         _opened.add(self)
 
     def rows(self, statement: str, values: Row = ()) -> list[Any]:
         """Return what a statement finds."""
         try:
-            return self._database.execute(statement, values).fetchall()
+            with self._lock:
+                return self._database.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise _as_os_error(error) from error
 
@@ -77,40 +83,46 @@ class Store:
         It outlasts the process, and if `durable` a crash of the operating system; without, such a
         crash may take back this and later ones, and never a part of one.
         """
-        database = self._database
-        try:
-            if database.in_transaction:
-                database.rollback()  # an exception cut the former one short
-            if durable is not self._is_durable:
-                self._is_durable = None
-                database.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-                self._is_durable = durable
-            if len(changes) == len(changes[0][1]) == 1:
-                self._execute(changes[0][0], changes[0][1][0])
-            else:
-                self._check_place()  # SQLite 3.40 may end the process where its files are gone
-                database.execute("BEGIN IMMEDIATE")
-                for statement, rows in changes:
-                    database.executemany(statement, rows)
-                database.execute("COMMIT")
-        except sqlite3.Error as error:
-            with suppress(sqlite3.Error):
-                database.rollback()
-            raise _as_os_error(error) from error
+        with self._lock:
+            try:
+                self._write(changes, durable=durable)
+            except sqlite3.Error as error:
+                with suppress(sqlite3.Error):
+                    self._database.rollback()
+                raise _as_os_error(error) from error
         if durable:
             self._check_place()
+
+    def _write(self, changes: Sequence[tuple[str, Sequence[Row]]], *, durable: bool) -> None:
+        database = self._database
+        if database.in_transaction:
+            database.rollback()  # an exception cut the former one short
+        if durable is not self._is_durable:
+            self._is_durable = None
+            database.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            self._is_durable = durable
+        if len(changes) == len(changes[0][1]) == 1:
+            self._execute(changes[0][0], changes[0][1][0])
+            return
+        database.execute("BEGIN IMMEDIATE")
+        for statement, rows in changes:
+            database.executemany(statement, rows)
+        database.execute("COMMIT")
 
     def sync(self) -> None:
         """Force what was written to the disk."""
         try:
-            self._database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            with self._lock:
+                self._database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error as error:
             raise _as_os_error(error) from error
         self._check_place()
 
     def close(self) -> None:
         """Close it; it may be called again. Nothing in a forked child, whose parent has it."""
-        if self._pid == os.getpid():
+        if self._pid != os.getpid():
+            return
+        with self._lock:
             with suppress(sqlite3.ProgrammingError):  # it is closed already
                 self._cursor.close()  # a statement that failed is in it, and keeps the file open
             self._database.close()

@@ -264,7 +264,7 @@ class RelayPeer(ServingPeer):
         if metadata is not None:
             content = metadata.take(now_ns=self.now_ns())
             if content is not None:
-                yield Blocking(partial(metadata.store, content))
+                yield Blocking(partial(self._alone, metadata.store, content))
 
     # ------------------------------------------------------------------ verbs, closing
 

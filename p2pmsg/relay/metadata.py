@@ -58,6 +58,7 @@ class RelayMetadata:
 
     def __init__(self, file: "Store") -> None:
         self._file = file
+        self._is_closed = False
         self._changed = True  # even one that knows nothing says whose the log is
         self._moved = False
         self._due_ns = 0
@@ -154,7 +155,12 @@ class RelayMetadata:
         return Content(changes, is_durable)
 
     def store(self, content: Content) -> None:
-        """Write what `take` returned; it waits for the disk, and any thread may call it."""
+        """Write what `take` returned; any thread may call it, one at a time.
+
+        Nothing once it is closed: `close` has written what is newer.
+        """
+        if self._is_closed:
+            return
         written = False
         try:
             self._file.write(*content.changes, durable=content.is_durable)
@@ -171,4 +177,5 @@ class RelayMetadata:
     def close(self) -> None:
         """Write what has changed, and close the file."""
         self.write()
+        self._is_closed = True
         self._file.close()

@@ -7,6 +7,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from contextlib import closing
 
 import pytest
@@ -102,6 +104,27 @@ def test_it_has_one_owner(path, tmp_path):
     passes_in_child(lambda: is_refused(path))
     store.close()
     assert content(path) == {}
+
+
+def test_who_closes_it_waits_for_a_write(path):
+    store = open_store(path, TABLES)
+    closing_it = threading.Thread(target=store.close)
+
+    class Rows(list):
+        def __iter__(self):
+            for at, row in enumerate(super().__iter__()):
+                if at == 1:
+                    closing_it.start()
+                if at:
+                    time.sleep(0.001)
+                yield row
+
+    rows = Rows((f"{at}", at) for at in range(200))
+    store.write(("DELETE FROM at", [()]), (PUT, rows), durable=True)
+    closing_it.join()
+    assert len(content(path)) == 200
+    with pytest.raises(OSError, match="closed"):
+        store.write((PUT, [("a", 1)]), durable=True)
 
 
 def test_a_shared_one_may_be_opened_by_others(path):
