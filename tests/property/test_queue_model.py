@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from p2pmsg.queue.rules import DeliveryBatch, JobQueue, JobRun, QueuedJob, QueueLimits
 from p2pmsg.queue.rules.dispatch import FRAME_BYTES_MIN
 from p2pmsg.queue.rules.in_flight import Deliveries, bits_of, runs_of
-from p2pmsg.queue.rules.store import PriorityQueues
+from p2pmsg.queue.rules.parts import PriorityQueues
 from tests.queues import job_queue
 
 

@@ -3,9 +3,9 @@
 from p2pmsg.queue.rules.config import DEDUP_WINDOW_S, PRIORITY_MAX, QueueLimits
 from p2pmsg.queue.rules.dispatch import JobQueue
 from p2pmsg.queue.rules.in_flight import DeliveryBatch, Failure, JobRun, QueuedJob
+from p2pmsg.queue.rules.parts import DeadJob
 from p2pmsg.queue.rules.store import (
     Change,
-    DeadJob,
     Died,
     Done,
     Dropped,

@@ -9,7 +9,7 @@ from p2pmsg.queue.rules import (
     JobRun,
     QueuedJob,
 )
-from p2pmsg.queue.rules.store import DedupWindow
+from p2pmsg.queue.rules.parts import DedupWindow
 from tests.queues import job_queue
 
 MS = 1_000_000
