@@ -89,11 +89,11 @@ def out(arguments: argparse.Namespace) -> int:
         arguments.endpoints, state=arguments.state, endpoints=endpoints, start=arguments.start,
         security=security_of(arguments),
     ) as sender:  # fmt: skip
-        for endpoint in endpoints:
-            if arguments.resume:
-                sender.resume(endpoint.name)
-            note("hook out", f"{endpoint.place} as {endpoint.name}")
         try:
+            for endpoint in endpoints:
+                if arguments.resume:
+                    sender.resume(endpoint.name)
+                note("hook out", f"{endpoint.place} as {endpoint.name}")
             repeat(lambda: _summarize(sender), arguments.stats, sender.wait)
         finally:
             sender.close()
@@ -183,8 +183,9 @@ def in_(arguments: argparse.Namespace) -> int:
         stack.callback(app.close)
         server = make_server(app, cert=arguments.cert, key=arguments.cert_key)
         socket = stack.enter_context(bind(*arguments.listen))
-        note("hook in", f"{kinds.url_of(socket, arguments)}, published at {publisher.endpoint}")
         try:
+            place = kinds.url_of(socket, arguments)
+            note("hook in", f"{place}, published at {publisher.endpoint}")
             run_server(server, socket)
         finally:
             note("hook in", f"{app.published:,} published, {app.duplicates:,} came again, "

@@ -62,8 +62,8 @@ def _listen(
     poll.register(receiver.socket, select.POLLIN)
     table = _Table(listener, receiver, as_json=arguments.json)
     end_s = math.inf if arguments.seconds is None else table.shown_s + arguments.seconds
-    note("listen", f"listening to {arguments.endpoint}")
     try:
+        note("listen", f"listening to {arguments.endpoint}")
         while (now_s := time.monotonic()) < end_s:
             due_s = min(table.shown_s + arguments.interval, end_s)
             if now_s >= due_s:

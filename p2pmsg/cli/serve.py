@@ -89,8 +89,8 @@ def serve(arguments: argparse.Namespace) -> int:
             cert=arguments.cert, key=arguments.cert_key,
         )  # fmt: skip
         with bind(*arguments.listen) as socket:
-            note("serve", f"{kinds.url_of(socket, arguments)}/ serves {', '.join(endpoints)}")
             try:
+                note("serve", f"{kinds.url_of(socket, arguments)}/ serves {', '.join(endpoints)}")
                 run_server(server, socket)
             finally:
                 if app.failure is None:

@@ -87,8 +87,8 @@ def statsd(arguments: argparse.Namespace) -> int:
         security=security_of(arguments),
     )
     endpoints = [*collector.endpoints, collector.management_endpoint, collector.publish_endpoint]
-    note("statsd", ", ".join(endpoint for endpoint in endpoints if endpoint))
     try:
+        note("statsd", ", ".join(endpoint for endpoint in endpoints if endpoint))
         while collector.stats().error is None:
             time.sleep(_SLICE_S)
             is_unread = all(getattr(output, "is_unread", False) for output in outputs)
