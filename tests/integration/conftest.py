@@ -11,7 +11,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg.testing.proxy import TcpProxy
-from tests.integration import aio, inside
+from tests.integration import inside
 from tests.integration.commands import command
 from tests.integration.peers import LOOPBACK, eventually, start_child
 from tests.integration.secure import Peers
@@ -64,15 +64,8 @@ def make_relay(opened):
 
 
 @pytest.fixture
-def shell():
-    """What subscribers run in; tests of both shells override it by `aio.shell`."""
-    return "threads"
-
-
-@pytest.fixture
-def make_subscriber(opened, shell):
+def make_subscriber(opened):
     """Make a subscriber; with `joins`, wait until these publishers have one that is new."""
-    kind = p2pmsg.Subscriber if shell == "threads" else aio.InLoop
 
     def ids(publisher):
         # Not their number: one that was closed just now may still be counted.
@@ -81,7 +74,7 @@ def make_subscriber(opened, shell):
     def make(endpoints, *, joins=None, **options):
         publishers = [joins] if isinstance(joins, p2pmsg.Publisher) else (joins or [])
         before = [ids(publisher) for publisher in publishers]
-        made = opened.enter_context(kind(endpoints, **options))
+        made = opened.enter_context(p2pmsg.Subscriber(endpoints, **options))
         for publisher, known in zip(publishers, before, strict=True):
             eventually(lambda publisher=publisher, known=known: ids(publisher) - known)
         return made

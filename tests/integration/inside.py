@@ -29,17 +29,6 @@ def identity_of(requester):
     return requester._peer.engine.identity
 
 
-def iterates_plainly(subscriber):
-    """Say whether messages that are there stay what they are: none is folded or committed."""
-    core = core_of(subscriber)
-    return core.cursor is None and not core.policy.any_conflates
-
-
-def has_active(subscriber):
-    """Say whether a subscriber has decoded messages that it has not handed out."""
-    return bool(subscriber._reading.left)
-
-
 def joined_ids(publisher):
     """Return the ids of the subscribers that have joined; it follows them."""
     return core_of(publisher).requests.subscribers

@@ -109,7 +109,6 @@ class Collector:
 
     def __init__(self, subscriber):
         self.subscriber = subscriber
-        subscriber.reads_ahead = True  # for `aio.InLoop`
         self.messages = []
         self.errors = []
         self.thread = threading.Thread(target=self._run, daemon=True)

@@ -1,8 +1,6 @@
 """p2pmsg.aio.metrics.Client, with threaded collectors opposite."""
 
 import asyncio
-import contextlib
-import socket
 import threading
 
 import pytest
@@ -64,30 +62,6 @@ def test_it_has_no_thread_and_sends_by_itself():
     run(main)
 
 
-def test_cancelled_at_each_step_it_can_be_closed_again():
-    async def one(at):
-        client = metrics.Client(LOOPBACK, close_timeout=60.0)
-        client.increment("a")
-        waits = asyncio.create_task(client.wait_for_collectors())
-        for timeout in (None, 0.01):
-            task = asyncio.create_task(client.close(timeout))
-            for _ in range(at):
-                await asyncio.sleep(0)
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        await client.close(0.0)
-        with pytest.raises(ClosedError):
-            await waits
-        assert (client.sent, client.undelivered) == (1, 1)
-
-    async def main():
-        for at in range(12):
-            await one(at)
-
-    run(main)
-
-
 def test_a_loop_that_ends_sends_the_rest_and_says_so(caplog, memory_path):
     """The log has what was gathered and not sent yet."""
     log = p2pmsg.LogConfig(memory_path / "log")
@@ -111,20 +85,3 @@ def test_a_loop_that_ends_sends_the_rest_and_says_so(caplog, memory_path):
                 )
 
     run(again)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_plain_statsd_server_gets_lines(host):
-    async def main():
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
-            server.bind(("127.0.0.1", 0))
-            server.settimeout(WAIT_S)
-            place = f"udp://{host}:{server.getsockname()[1]}"
-            async with metrics.Client(place, interval=0.0, prefix="app") as client:
-                client.increment("a", 2)
-                assert await asyncio.to_thread(server.recv, 100) == b"app.a:2|c"
-                client.gauge("b", 3)
-                assert await asyncio.to_thread(server.recv, 100) == b"app.b:3|g"
-            assert client.undelivered == 0
-
-    run(main)

@@ -126,53 +126,6 @@ def test_what_has_no_space_waits_within_bounds(make_subscriber, make_proxy):
     run(main)
 
 
-def test_a_stalled_subscriber_is_shed_and_drain_returns(make_subscriber, make_proxy):
-    async def main():
-        async with Publisher(LOOPBACK, stall_timeout=0.1) as publisher:
-            proxy = make_proxy(publisher)
-            subscriber = await asyncio.to_thread(make_subscriber, proxy.endpoint, on_gap="raise")
-            await publisher.wait_for_subscribers(1, WAIT_S)
-            proxy.stall()
-            with contextlib.suppress(SendQueueFullError):  # on a busy machine it is shed meanwhile
-                while not publisher.stats().frames_shed:
-                    publisher.publish(TOPIC, bytes(50_000))
-            count = publisher.stats().published
-            await publisher.drain()
-            assert publisher.stats().frames_shed > 0
-            proxy.resume()
-            taken = await asyncio.to_thread(take, subscriber, count)
-            assert [one.sequence for one in taken] == list(range(count))
-
-    run(main)
-
-
-def test_closing_wakes_those_who_wait(make_subscriber, make_proxy):
-    async def main():
-        publisher = Publisher(LOOPBACK, stall_timeout=60.0)
-        proxy = make_proxy(publisher)
-        await asyncio.to_thread(make_subscriber, proxy.endpoint)
-        await publisher.wait_for_subscribers(1, WAIT_S)
-        proxy.stall()
-        await fill(publisher, bytes(50_000))
-        waiting = [
-            asyncio.create_task(one)
-            for one in (publisher.drain(), publisher.wait_for_subscribers(2), publisher.drain())
-        ]
-        await steps(3)
-        await publisher.close(0.05)
-        for one in waiting:
-            with pytest.raises(ClosedError):
-                await one
-        with pytest.raises(ClosedError):
-            await publisher.drain()
-        with pytest.raises(ClosedError):
-            await publisher.wait_for_subscribers()
-        await publisher.close()
-        assert publisher.stats().undelivered > 0
-
-    run(main)
-
-
 def test_a_loop_that_ends_closes_it_and_says_so(memory_path, make_subscriber, caplog):
     """The subscriber has what was published, though nobody closed the publisher."""
     subscribers = []

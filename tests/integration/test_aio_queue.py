@@ -1,4 +1,4 @@
-"""Pusher and puller of asyncio over real sockets, with threaded ones opposite, kills and a log."""
+"""Pusher and puller of asyncio over real sockets, blocks, bounds and cancellations."""
 
 import asyncio
 from random import Random
@@ -6,9 +6,7 @@ from random import Random
 import pytest
 
 import p2pmsg
-from p2pmsg.aio import Puller
-from p2pmsg.errors import ClosedError, SendQueueFullError
-from p2pmsg.peers.loop.pusher import Pusher
+from p2pmsg.errors import SendQueueFullError
 from tests.integration.aio import LOOPS, Strike, run
 from tests.integration.aio_peers import CANCELS, FAST, a_queue, eventually, work
 from tests.integration.peers import LOOPBACK
@@ -221,80 +219,3 @@ def test_workers_that_are_cancelled_at_random_share_all_jobs(loop, rounds):
         await asyncio.gather(*workers)
 
     run(main, loop)
-
-
-def test_closing_wakes_all_who_wait():
-    async def main():
-        pusher = await Pusher(LOOPBACK, in_flight_max=1).open()
-        puller = Puller(pusher.endpoint)
-        waits = [asyncio.create_task(puller.receive()) for _ in range(3)]
-        ends = asyncio.create_task(work(puller, []))
-        await asyncio.sleep(0.01)
-        await puller.close()
-        await ends  # an iteration ends
-        pusher.push(1)
-        waits += [asyncio.create_task(pusher.drain()), asyncio.create_task(pusher.join())]
-        await asyncio.sleep(0.01)
-        await pusher.close(timeout=0.0)
-        ended = await asyncio.gather(*waits, return_exceptions=True)
-        assert [type(each) for each in ended] == [ClosedError] * 5
-        for call in (lambda: puller.receive(), lambda: pusher.drain(), lambda: pusher.join()):
-            with pytest.raises(ClosedError):
-                await call()
-        with pytest.raises(ClosedError):
-            pusher.push(1)
-        await pusher.close()
-        await puller.close()
-        assert pusher.stats().in_flight == 1
-        assert puller.stats().pushers == 0
-
-    run(main)
-
-
-def test_another_loop_and_another_thread_are_refused():
-    async def make():
-        return Pusher(LOOPBACK), Puller("tcp://127.0.0.1:9")
-
-    async def use(pusher, puller):
-        for call in (
-            lambda: pusher.drain(), lambda: pusher.join(), lambda: puller.receive(),
-            lambda: anext(puller), lambda: puller.__aenter__(), lambda: pusher.open(),
-        ):  # fmt: skip
-            with pytest.raises(RuntimeError, match="in another event loop"):
-                await call()
-        with pytest.raises(RuntimeError, match="the pusher"):
-            pusher.push(1)
-
-    async def main():
-        pusher, puller = await make()
-        await asyncio.to_thread(asyncio.run, use(pusher, puller))
-        with pytest.raises(RuntimeError, match="outside of an event loop"):
-            await asyncio.to_thread(pusher.push, 1)
-        assert pusher.stats().pushed == 0
-        await pusher.close()
-        await puller.close()
-
-    run(main)
-    for kind in (Pusher, Puller):
-        outside = kind("tcp://127.0.0.1:9" if kind is Puller else LOOPBACK)
-        with pytest.raises(RuntimeError, match="made outside of an event loop"):
-            asyncio.run(outside.close())
-        outside.close_now()
-
-
-def test_a_loop_that_ends_closes_what_was_left_open_and_names_it(caplog):
-    kept = []
-
-    async def main():
-        pusher = Pusher(LOOPBACK)
-        puller = Puller(pusher.endpoint)
-        pusher.push(1)
-        await puller.receive(timeout=60)
-        kept.extend((pusher, puller))
-
-    run(main)
-    run(main)
-    assert caplog.text.count("the puller of tcp://") == 2
-    assert caplog.text.count("the pusher at tcp://") == 2
-    assert caplog.text.count("was not closed before its event loop ended") == 4
-    assert all("closed" in repr(each) for each in kept)

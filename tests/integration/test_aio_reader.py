@@ -1,7 +1,6 @@
-"""Ranges and heads in an event loop, and in a loop of the caller's own."""
+"""Ranges and heads in an event loop."""
 
 import asyncio
-import select
 
 import pytest
 
@@ -74,15 +73,3 @@ def test_heads_are_followed(publisher):
                 await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(main(), 60))
-
-
-def test_a_loop_of_the_callers_own_reads_a_range(publisher):
-    reader = RangeReader(publisher.endpoint, timeout=60.0)
-    try:
-        begun = reader.begin(read(reader, "a"))
-        while not begun.done():
-            wait_s = reader.turn()
-            select.select(reader.wait_fds(), [], [], wait_s)
-        assert begun.result() == list(range(COUNT))
-    finally:
-        reader.close_now()

@@ -1,12 +1,10 @@
 """p2pmsg.aio.Relay, with threaded peers opposite."""
 
 import asyncio
-import contextlib
 
 import pytest
 
 from p2pmsg import LogConfig
-from p2pmsg.errors import ClosedError
 from p2pmsg.peers.loop.relay import Relay
 from tests.integration.peers import LOOPBACK, TOPIC, Collector, check_exact, check_ledger
 
@@ -38,38 +36,5 @@ def test_it_serves_on_what_it_has_received(make_publisher, make_subscriber, memo
                 check_exact(collector.messages)
                 check_ledger(subscriber, delivered=30_000, lost=0)
             await relay.wait_for_subscribers(2, WAIT_S)
-
-    run(main)
-
-
-def test_cancelled_at_each_step_it_can_be_closed_again(make_publisher, memory_path):
-    LAST = 20
-    publisher = make_publisher()
-    publisher.publish(TOPIC, 0)
-
-    async def one(at):
-        relay = Relay(publisher.endpoint, LOOPBACK, log=LogConfig(memory_path / "log"))
-        await relay.wait_for_streams(1, WAIT_S)
-        waits = asyncio.create_task(relay.wait_for_streams(9))
-        calls = [relay.wait_for_streams(9), relay.wait_for_subscribers(9), relay.close()]
-        for call in calls:
-            task = asyncio.create_task(call)
-            for _ in range(at):
-                await asyncio.sleep(0)
-            if at == LAST and call is calls[-1]:
-                await asyncio.wait([task])
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        await relay.close()
-        with pytest.raises(ClosedError):
-            await waits
-        assert relay.stats().streams
-        return not task.cancelled()
-
-    async def main():
-        closed = [await one(at) for at in range(1, LAST + 1)]
-        assert closed[-1]
-        assert False in closed
 
     run(main)

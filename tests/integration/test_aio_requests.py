@@ -70,22 +70,6 @@ def test_an_answer_comes_back(loop, kind, tmp_path):
     run(main, loop, debug=True)
 
 
-def test_a_handler_is_added_by_a_decorator():
-    async def main():
-        async with Responder(LOOPBACK) as responder, Requester(responder.endpoint) as asks:
-
-            @responder.on("price")
-            async def price(name):
-                return [name, 1.5]
-
-            assert await asks.request("price", "ACME") == ["ACME", 1.5]
-            assert await price("x") == ["x", 1.5]
-            responder.on("price")(lambda name: name)  # a function in its place
-            assert await asks.request("price", "ACME") == "ACME"
-
-    run(main)
-
-
 @pytest.mark.parametrize("loop", LOOPS)
 def test_many_tasks_ask_at_once_without_a_thread(loop):
     async def main():
@@ -186,50 +170,7 @@ def test_a_cancellation_at_every_step_disturbs_no_other(topic):
     run(main)
 
 
-def test_the_late_answer_to_a_cancelled_request_is_dropped_and_counted():
-    async def main():
-        gate = asyncio.Event()
-
-        async def wait(value):
-            await gate.wait()
-            return value
-
-        async with Responder(LOOPBACK, {"wait": wait}) as responder:
-            async with Requester(responder.endpoint) as asks:
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.05):
-                        await asks.request("wait", "first")
-                second = asyncio.create_task(asks.request("wait", "second"))
-                await asyncio.sleep(0.01)
-                gate.set()
-                assert await second == "second"
-                await eventually(lambda: asks.strays == 1)
-
-    run(main)
-
-
 # ---------------------------------------------------------------------------- closing, other loops
-
-
-def test_closing_wakes_all_who_wait():
-    async def main():
-        hang = Hang()
-        async with Responder(LOOPBACK, {"hang": hang}) as responder:
-            asks = Requester(responder.endpoint, pending_max=4)
-            tasks = [asyncio.create_task(asks.request("hang")) for _ in range(6)]
-            tasks.append(asyncio.create_task(anext(asks.request_all("hang"))))
-            await eventually(lambda: hang.begun >= 4)  # the others wait until they may ask
-            await asks.close()
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
-            assert [type(each) for each in ended] == [ClosedError] * 7
-            with pytest.raises(ClosedError):
-                await asks.request("hang")
-            with pytest.raises(ClosedError):
-                asks.request_all("hang")
-            await asks.close()
-            await responder.close(timeout=0.0)
-
-    run(main)
 
 
 def test_what_is_at_work_is_answered_before_it_closes():
@@ -261,26 +202,3 @@ def test_what_is_at_work_is_answered_before_it_closes():
                 responder.start()
 
     run(main)
-
-
-def test_another_loop_and_another_thread_are_refused():
-    async def use(responder, asks):
-        for call in (lambda: asks.request("same"), responder.serve, asks.__aenter__):
-            with pytest.raises(RuntimeError, match="in another event loop"):
-                await call()
-        with pytest.raises(RuntimeError, match="the requester of tcp://"):
-            asks.request_all("same")
-        with pytest.raises(RuntimeError, match="the responder at tcp://"):
-            responder.start()
-
-    async def main():
-        async with Responder(LOOPBACK, HANDLERS) as responder:
-            async with Requester(responder.endpoint) as asks:
-                await asyncio.to_thread(asyncio.run, use(responder, asks))
-                assert await asks.request("same", 1) == 1
-
-    run(main)
-    for made in (Requester("tcp://127.0.0.1:9"), Responder(LOOPBACK)):
-        with pytest.raises(RuntimeError, match="made outside of an event loop"):
-            asyncio.run(made.close())
-        made.close_now()

@@ -5,14 +5,10 @@ from contextlib import ExitStack
 import pytest
 
 import p2pmsg
-from p2pmsg import aio, unanswered
+from p2pmsg import unanswered
 from p2pmsg.subscriber import missing_topics, reachable
 from tests.endpoints import free_port, lasting_endpoint
-from tests.integration.aio import shell
-from tests.integration.looped import Looped
-from tests.integration.peers import LOOPBACK, eventually
-
-__all__ = ["shell"]
+from tests.integration.peers import eventually
 
 
 def test_connected_follows_publishers_and_relays(make_publisher, make_relay, make_subscriber):
@@ -60,22 +56,15 @@ def test_a_topic_that_nobody_publishes_is_named(
 
 
 @pytest.mark.internal
-@pytest.mark.parametrize("kind", [p2pmsg.Relay, aio.Relay], ids=["threads", "asyncio"])
 def test_a_topic_that_a_relay_leaves_out_is_named_at_both_sides(
-    make_publisher, make_subscriber, opened, caplog, monkeypatch, kind
+    make_publisher, make_relay, make_subscriber, caplog, monkeypatch
 ):
     monkeypatch.setattr(missing_topics, "WAIT_NS", 10**8)
     monkeypatch.setattr(missing_topics, "LOOK_NS", 10**7)
     publisher = make_publisher(name="feed")
     publisher.publish("t", 1)
     publisher.publish("u", 1)
-    options = {"name": "r", "topics": ["t", "v*"]}
-    if kind is aio.Relay:
-        relay = Looped(kind, publisher.endpoint, LOOPBACK, **options)
-        opened.callback(relay.end)
-    else:
-        relay = kind(publisher.endpoint, LOOPBACK, **options)
-        opened.callback(relay.close, 0.0)
+    relay = make_relay(publisher.endpoint, name="r", topics=["t", "v*"])
     relay.wait_for_streams(1, 60)
     make_subscriber(relay.endpoint, topics=["u"], start="earliest")
 

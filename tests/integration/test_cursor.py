@@ -12,7 +12,6 @@ import p2pmsg
 from p2pmsg import ConfigError, CursorConfig, MessagesLostError
 from p2pmsg.errors import CursorError
 from tests.endpoints import lasting_endpoint
-from tests.integration.aio import shell
 from tests.integration.cursor_children import committing
 from tests.integration.cursors import committed, publish
 from tests.integration.peers import (
@@ -26,8 +25,6 @@ from tests.integration.peers import (
     small_frames,
     take,
 )
-
-__all__ = ["shell"]
 
 
 def test_it_resumes_after_what_was_committed(make_publisher, resume):

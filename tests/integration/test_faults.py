@@ -10,7 +10,6 @@ import pytest
 import p2pmsg
 from p2pmsg import PublisherConfig
 from tests.endpoints import lasting_endpoint
-from tests.integration.aio import shell
 from tests.integration.inside import unheard_requests, without_nacks
 from tests.integration.peers import (
     LOOPBACK,
@@ -24,8 +23,6 @@ from tests.integration.peers import (
     take,
     take_all,
 )
-
-__all__ = ["shell"]
 
 
 def publish_paced(publisher, start, stop, pause=lambda n: None):

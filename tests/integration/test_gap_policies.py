@@ -11,7 +11,6 @@ import p2pmsg
 from p2pmsg.testing import lose_datagrams
 from p2pmsg.wire import Kind
 from tests.endpoints import free_port
-from tests.integration.aio import shell
 from tests.integration.inside import unheard_requests
 from tests.integration.peers import (
     TOPIC,
@@ -23,8 +22,6 @@ from tests.integration.peers import (
     take_all,
 )
 from tests.integration.test_udp_multicast import GROUP
-
-__all__ = ["shell"]
 
 
 @pytest.fixture

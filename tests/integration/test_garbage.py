@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import p2pmsg
 from p2pmsg import PublisherConfig, control, wire
 from p2pmsg.wire import Kind, control_frame
-from tests.integration.aio import shell
 from tests.integration.hostile import (
     HostilePublisher,
     data_body,
@@ -30,8 +29,6 @@ from tests.integration.peers import (
     eventually,
     small_frames,
 )
-
-__all__ = ["shell"]
 
 FEW_EXAMPLES = settings(
     max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]

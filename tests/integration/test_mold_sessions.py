@@ -10,7 +10,6 @@ import pytest
 import p2pmsg
 from p2pmsg.mold import codec
 from p2pmsg.testing.kernel_loss import lose_datagrams
-from tests.integration.aio import shell
 from tests.integration.mold import (
     Group,
     itch_messages,
@@ -24,7 +23,7 @@ from tests.integration.peers import check_ledger, eventually, ranges, take
 
 pytestmark = pytest.mark.long
 
-__all__ = ["make_feed", "place", "shell"]
+__all__ = ["make_feed", "place"]
 
 
 def say_end(feed):

@@ -8,7 +8,6 @@ import pytest
 
 import p2pmsg
 from p2pmsg import control
-from tests.integration.aio import shell
 from tests.integration.peers import (
     LOOPBACK,
     TOPIC,
@@ -23,8 +22,6 @@ from tests.integration.peers import (
     take_all,
     take_to,
 )
-
-__all__ = ["shell"]
 
 VALUES = [
     b"",

@@ -5,11 +5,9 @@ import logging
 import pytest
 
 import p2pmsg
-from p2pmsg import aio
 from p2pmsg.errors import AccessDeniedError
 from tests.endpoints import lasting_endpoint
 from tests.integration.inside import is_watched
-from tests.integration.looped import Looped
 from tests.integration.peers import LOOPBACK, eventually
 
 NO_RIGHT = "its key has no right to publish anything here"
@@ -20,32 +18,13 @@ def _warnings(caplog):
     caplog.set_level(logging.WARNING, "p2pmsg")
 
 
-@pytest.fixture
-def make(opened):
-    """Make a peer of threads or of asyncio."""
-
-    def make(kind, *arguments, **options):
-        no_wait = [0.0] if kind.__name__ == "Relay" else []
-        if kind.__module__.startswith(("p2pmsg.aio", "p2pmsg.peers.loop")):
-            made = Looped(kind, *arguments, **options)
-            opened.callback(made._loop.close)
-            opened.callback(made.close, *no_wait)
-            return made, made.peer
-        made = kind(*arguments, **options)
-        opened.callback(made.close, *no_wait)
-        return made, made
-
-    return make
-
-
 def said(caplog):
     return [text for text in caplog.messages if "has answered" in text or "allowed" in text]
 
 
-@pytest.mark.parametrize("kind", [p2pmsg.Relay, aio.Relay], ids=["threads", "asyncio"])
-def test_a_relay_in_a_loop_names_the_upstream_that_it_refuses(make, caplog, kind):
+def test_a_relay_in_a_loop_names_the_upstream_that_it_refuses(make_relay, caplog):
     first, second = lasting_endpoint(), lasting_endpoint()
-    relays = [make(kind, second, first, name="r0"), make(kind, first, second, name="r1")]
+    relays = [make_relay(second, first, name="r0"), make_relay(first, second, name="r1")]
     eventually(lambda: "a loop" in caplog.text)
     lines = [text for text in caplog.messages if "a loop" in text]
     assert lines[0] in (
@@ -53,12 +32,12 @@ def test_a_relay_in_a_loop_names_the_upstream_that_it_refuses(make, caplog, kind
         f"the relay 'r1' refuses {first}: it gets what it has from this relay: a loop",
     )
     at = 0 if "'r0'" in lines[0] else 1
-    eventually(lambda: not is_watched(relays[at][1]))
+    eventually(lambda: not is_watched(relays[at]))
     assert said(caplog) == []
-    assert relays[at][0].stats().unanswered == {}
+    assert relays[at].stats().unanswered == {}
 
     def refused_now():
-        stats = relays[at][0].stats()
+        stats = relays[at].stats()
         return stats.refused and stats.refusals
 
     upstream = [second, first][at]
@@ -75,19 +54,18 @@ def open_feed(peers, opened, tmp_path):
     return feed, peers.pinned(feed.endpoint, "feed"), mine
 
 
-@pytest.mark.parametrize("kind", [p2pmsg.Subscriber, aio.Subscriber], ids=["threads", "asyncio"])
 def test_a_subscriber_says_once_that_a_publisher_has_no_right(
-    make, peers, opened, tmp_path, caplog, kind
+    make_subscriber, peers, opened, tmp_path, caplog
 ):
     _, where, mine = open_feed(peers, opened, tmp_path)
-    subscriber, peer = make(kind, where, security=mine)
+    subscriber = make_subscriber(where, security=mine)
     with pytest.raises(AccessDeniedError):
         subscriber.receive(60)
 
     def is_settled():
         with pytest.raises(TimeoutError):
             subscriber.receive(0.01)
-        return not is_watched(peer)
+        return not is_watched(subscriber)
 
     eventually(is_settled)
     assert len(said(caplog)) == 1

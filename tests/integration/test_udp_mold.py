@@ -12,7 +12,6 @@ import pytest
 import p2pmsg
 from p2pmsg.mold import codec
 from p2pmsg.testing.kernel_loss import lose_datagrams
-from tests.integration.aio import shell
 from tests.integration.inside import lose_requests
 from tests.integration.mold import (
     SESSION,
@@ -26,7 +25,7 @@ from tests.integration.mold import (
 from tests.integration.peers import ROOT, check_ledger, eventually, take
 from tests.unit.p2pmsg.interrupts import interrupt_at
 
-__all__ = ["make_feed", "place", "shell"]
+__all__ = ["make_feed", "place"]
 
 
 def test_a_feed_has_its_own_sequences(make_feed, make_subscriber, place):

@@ -10,7 +10,6 @@ import pytest
 import p2pmsg
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from tests.endpoints import free_port
-from tests.integration.aio import shell
 from tests.integration.inside import lose_on_line
 from tests.integration.peers import (
     check_exact,
@@ -20,8 +19,6 @@ from tests.integration.peers import (
     take_all,
 )
 from tests.integration.udp_faults import FaultyWay
-
-__all__ = ["shell"]
 
 GROUP = "udp://239.255.8.{}:{}?interface=127.0.0.1"
 _group = iter(range(1, 255))
