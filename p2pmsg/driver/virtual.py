@@ -51,15 +51,16 @@ class EventDriver(TurnDriver):
     Args:
         peer: opened, on a network in memory.
         network: whose time passes.
+        turns: let it pass.
 
     """
 
     _upkeep_rests = False
 
-    def __init__(self, peer: Peer, network: Time) -> None:
+    def __init__(self, peer: Peer, network: Time, turns: "Turns") -> None:
         super().__init__(peer)
         self.section = Section(peer.resync)
-        self._network = network
+        self._network, self._turns = network, turns
         self._expected_ns = self._frozen_until_ns = self._added_ns = 0
         self._is_turning = self._is_woken = False
 
@@ -69,8 +70,9 @@ class EventDriver(TurnDriver):
         self.wake()
 
     def wake(self) -> None:
-        """Have a turn taken as the next thing that happens."""
+        """Have a turn taken as the next thing that happens; tasks that wait look again."""
         self._expect(self.now_ns())
+        self._turns.stir()
 
     def check_caller(self) -> None:
         """Do nothing: any thread may call that lets time pass."""
@@ -157,19 +159,9 @@ class VirtualDriver(EventDriver):
 
     A call that waits lets the network's time pass until its wait is over, one without a limit 60 s
     of it at most.
-
-    Args:
-        peer: opened, on a network in memory.
-        network: whose time passes.
-        turns: let it pass.
-
     """
 
     may_wait = True
-
-    def __init__(self, peer: Peer, network: Time, turns: "Turns") -> None:
-        super().__init__(peer, network)
-        self._turns = turns
 
     def run(self, verb: Verb[R]) -> R:
         """Run a verb to its end, and let time pass where it waits.
@@ -210,18 +202,7 @@ class VirtualDriver(EventDriver):
 
 
 class VirtualLoopDriver(EventDriver, TaskDriver):
-    """The same for code of asyncio: other tasks go on while time passes.
-
-    Args:
-        peer: opened, on a network in memory.
-        network: whose time passes.
-        turns: let it pass.
-
-    """
-
-    def __init__(self, peer: Peer, network: Time, turns: "Turns") -> None:
-        super().__init__(peer, network)
-        self._turns = turns
+    """The same for code of asyncio: other tasks go on while time passes."""
 
     def running_loop(self) -> asyncio.AbstractEventLoop | None:
         """Return the event loop that runs."""
@@ -237,11 +218,6 @@ class VirtualLoopDriver(EventDriver, TaskDriver):
         """Let other tasks run, before time passes."""
         self._turns.hold()
         await asyncio.sleep(0)
-
-    def wake(self) -> None:
-        """Have a turn taken as the next thing that happens; tasks that wait look again."""
-        super().wake()
-        self._turns.stir()
 
     def stop(self) -> None:
         """Shut the peer, and have all calls that wait look once more."""

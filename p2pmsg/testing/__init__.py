@@ -1,17 +1,12 @@
-"""Testing with p2pmsg: a network simulator, two peers in one thread, a TCP proxy, kernel drops.
+"""Testing with p2pmsg: a network in memory, a clock moved by hand, a TCP proxy, kernel drops.
 
-The simulator runs the very state machines that run over real sockets, with time and chance under
-control: a failing run is named by its seed, and the seed brings it back.
+Peers there are the very ones that run over real sockets, with time and chance under control: the
+same seed and the same calls give the same run.
 """
 
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.kernel_loss import lose_datagrams
-from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.testing.proxy import TcpProxy
-from p2pmsg.testing.simulated_publisher import SimulatedPublisher
-from p2pmsg.testing.simulated_relay import SimulatedRelay
-from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
-from p2pmsg.testing.simulation import Simulation
 from p2pmsg.testing.virtual import VirtualNetwork
 from p2pmsg.testing.virtual_peers import (
     VirtualAioPublisher,
@@ -24,11 +19,6 @@ from p2pmsg.testing.virtual_peers import (
 
 __all__ = [
     "ManualClock",
-    "NetworkOptions",
-    "SimulatedPublisher",
-    "SimulatedRelay",
-    "SimulatedSubscriber",
-    "Simulation",
     "TcpProxy",
     "VirtualAioPublisher",
     "VirtualAioSubscriber",

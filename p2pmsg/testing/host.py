@@ -63,12 +63,13 @@ class Host(Network):
     Attributes:
         incarnation: how often it died.
         disk: holds the files of its log.
+        opened: the sockets of this incarnation.
 
     """
 
     frame_memory = PYTHON_MEMORY
-
     in_memory = True
+    group_sender_type, group_receiver_type = MemoryGroupSender, MemoryGroupReceiver
 
     def __init__(self, network: FaultyNetwork, name: str) -> None:
         clock = network.clock
@@ -77,57 +78,28 @@ class Host(Network):
         self.random = Random(network.rng.getrandbits(64))
         self.incarnation = 0
         self.disk = MemoryStore()
-        self.keeps_replies = network.options.bytes_per_s > 0
-        self._network = network
-        self._name = name
-        self._opened: list[_Closes] = []
+        self.keeps_replies = network.keeps_replies
+        self.network = network
+        self.name = name
+        self.opened: list[_Closes] = []
         self._names: list[str] = []
         self._drivers: list[EventDriver] = []
 
-    def publishing_endpoint(self, *, multicast: bool) -> str:
-        """Return where a publisher on this host publishes."""
-        place = f"memory://{self._name}"
-        if not multicast:
-            return place
-        owners, security = self._network.owners, self._network.security
-        group = transports.parse_endpoint(f"udp://239.0.0.{1 + len(owners)}:5000")
-        self._bound(group)
-        return str(group) if security is None else f"{group}?key={security.keys.public_text}"
-
-    def take_forged(self, data: bytes, *, spoofed: bool = False, endpoint: str = "") -> None:
-        """Have the sockets of a multicast, of `endpoint`'s alone, take a stranger's datagram."""
-        place = place_of(transports.parse_endpoint(endpoint)) if endpoint else ""
-        for one in self._opened:
-            if isinstance(one, MemoryGroupSender):
-                one.take_forged(data)
-            elif isinstance(one, MemoryGroupReceiver) and one.endpoint == place:
-                one.take_forged(data, spoofed=spoofed)
-
-    def cut(self, line: int, *, recovery: bool) -> None:
-        """Cut a connection of the data path, and the recovery channels too; they come back."""
-        lines = [
-            one for one in self._opened if isinstance(one, MemoryReceiver | MemoryGroupReceiver)
-        ]
-        lines[line].reconnect()
-        for one in self._opened if recovery else ():
-            if isinstance(one, MemoryRecoveryClient) and not one.closed:
-                one.reconnect()
-
     def thread_driver(self, peer: Peer) -> VirtualDriver:
         """Do as `Machine.thread_driver`: time passes while it waits."""
-        return self.drive(VirtualDriver(peer, self._network, self._network.turns))
+        return self.drive(VirtualDriver(peer, self.network, self.network.turns))
 
     def loop_driver(self, peer: Peer) -> Any:
         """Do as `Machine.loop_driver`: time passes while all tasks wait."""
-        return self.drive(VirtualLoopDriver(peer, self._network, self._network.turns))
+        return self.drive(VirtualLoopDriver(peer, self.network, self.network.turns))
 
     async def pause(self, seconds: float, until: "asyncio.Event") -> None:
         """Do as `Machine.pause`, by the network's time."""
-        await self._network.turns.wait_for(until.is_set, seconds)
+        await self.network.turns.wait_for(until.is_set, seconds)
 
     def at_work(self) -> AbstractContextManager[None]:
         """Do as `Machine.at_work`: no time passes meanwhile."""
-        return self._network.turns.at_work()
+        return self.network.turns.at_work()
 
     def drive(self, driver: D) -> D:
         """Have a driver take a turn whenever something has come; return it."""
@@ -142,11 +114,11 @@ class Host(Network):
         ended, self._drivers = self._drivers, []
         for driver in ended:
             driver.kill()
-        for one in self._opened:
+        for one in self.opened:
             one.close()
         for name in self._names:
-            self._network.receivers.pop(name, None)
-        self._opened.clear()
+            self.network.receivers.pop(name, None)
+        self.opened.clear()
         self._names.clear()
         self.disk.kill()
         self.incarnation += 1
@@ -158,14 +130,14 @@ class Host(Network):
 
     def open_store(self, path: "str | Path", tables: str) -> Store:
         """Do as `Network.open_store`: one of that name is there for all hosts."""
-        stores = self._network.stores
+        stores = self.network.stores
         return stores.setdefault(str(path), MemoryStoreFile(str(path))).open(tables)
 
     def sender(
         self, endpoint: transports.Endpoint, *, queue_frames: int, welcome: bytes = b"", **_: Any
     ) -> MemorySender:
         """Do as `Network.sender`."""
-        place, sockets = self._bound(endpoint), self._network.sockets
+        place, sockets = self._bound(endpoint), self.network.sockets
         return self._kept(
             MemorySender(place, network=sockets, queue_frames=queue_frames, welcome=welcome)
         )
@@ -176,7 +148,7 @@ class Host(Network):
         """Do as `Network.recovery_server`; each incarnation has another place, as by port 0."""
         made = MemoryRecoveryServer(
             f"{self._bound(endpoint)}.{self.incarnation}",
-            network=self._network.sockets,
+            network=self.network.sockets,
             queue_frames=queue_frames,
         )
         return self._kept(made, made.endpoint)
@@ -185,7 +157,7 @@ class Host(Network):
         self, endpoint: transports.Endpoint, *, queue_frames: int, **_: Any
     ) -> MemoryReceiver:
         """Do as `Network.receiver`."""
-        name, sockets = self._next_name(), self._network.sockets
+        name, sockets = self._next_name(), self.network.sockets
         return self._kept(
             MemoryReceiver(
                 place_of(endpoint), network=sockets, queue_frames=queue_frames, name=name
@@ -202,7 +174,7 @@ class Host(Network):
         **_: Any,
     ) -> MemoryRecoveryClient:
         """Do as `Network.recovery_client`."""
-        name, sockets = self._next_name(), self._network.sockets
+        name, sockets = self._next_name(), self.network.sockets
         return self._kept(
             MemoryRecoveryClient(
                 place_of(endpoint),
@@ -216,7 +188,7 @@ class Host(Network):
 
     def queue_server(self, endpoint: transports.Endpoint, **_: Any) -> MemoryRecoveryServer:
         """Do as `Network.queue_server`."""
-        place, sockets = self._bound(endpoint), self._network.sockets
+        place, sockets = self._bound(endpoint), self.network.sockets
         made = MemoryRecoveryServer(place, network=sockets, queue_frames=_JOBS_MAX)
         return self._kept(made, made.endpoint)
 
@@ -226,12 +198,12 @@ class Host(Network):
 
     def push_socket(self, endpoint: transports.Endpoint, **_: Any) -> MemoryPush:
         """Do as `Network.push_socket`."""
-        place, sockets = self._bound(endpoint), self._network.sockets
+        place, sockets = self._bound(endpoint), self.network.sockets
         return self._kept(MemoryPush(place, network=sockets, queue_frames=_JOBS_MAX))
 
     def pull_socket(self, endpoint: transports.Endpoint, **_: Any) -> MemoryPull:
         """Do as `Network.pull_socket`."""
-        name, place, sockets = self._next_name(), place_of(endpoint), self._network.sockets
+        name, place, sockets = self._next_name(), place_of(endpoint), self.network.sockets
         made = MemoryPull(place, network=sockets, queue_frames=_PULLED_FRAMES, name=name)
         return self._kept(made, name)
 
@@ -241,18 +213,15 @@ class Host(Network):
 
     def group_sender(self, endpoint: transports.Endpoint) -> MemoryGroupSender:
         """Do as `Network.group_sender`."""
-        made = MemoryGroupSender(self._network, self._bound(endpoint), 1 + self.incarnation)
+        made = self.group_sender_type(self.network, self._bound(endpoint), 1 + self.incarnation)
         return self._kept(made, made.answers)
 
     def group_receiver(
         self, endpoint: transports.Endpoint, *, buffer_bytes: int = RECEIVE_BUFFER_BYTES
     ) -> MemoryGroupReceiver:
         """Do as `Network.group_receiver`."""
-        made = MemoryGroupReceiver(
-            self._network,
-            place_of(endpoint),
-            self._next_name(),
-            buffer_bytes=buffer_bytes,
+        made = self.group_receiver_type(
+            self.network, place_of(endpoint), self._next_name(), buffer_bytes=buffer_bytes
         )
         return self._kept(made, *made.names)
 
@@ -261,18 +230,18 @@ class Host(Network):
         if endpoint.scheme == "memory":
             return str(endpoint)
         if endpoint.has_port and not endpoint.port:
-            return f"memory://{self._name}/{endpoint.scheme}-{len(self._opened)}"
+            return f"memory://{self.name}/{endpoint.scheme}-{len(self.opened)}"
         place = place_of(endpoint)
-        self._network.owners[place] = self._name
+        self.network.owners[place] = self.name
         return place
 
     def _next_name(self) -> str:
-        return f"{self._name}/{self.incarnation}/{len(self._opened)}"
+        return f"{self.name}/{self.incarnation}/{len(self.opened)}"
 
     def _kept(self, made: S, *names: str) -> S:
-        self._opened.append(made)
+        self.opened.append(made)
         for name in names:
-            self._network.receivers[name] = self._on_input
+            self.network.receivers[name] = self._on_input
             self._names.append(name)
         return made
 

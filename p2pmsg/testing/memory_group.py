@@ -5,7 +5,6 @@ stand for it follow each of them, and what is sent back to that port.
 """
 
 import struct
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,13 +13,10 @@ from transports import MemoryReceiver, MemoryRecoveryClient, MemoryRecoveryServe
 
 DATAGRAM_BYTES: Final = 400
 """Small, so that few messages make several datagrams and some make fragments."""
-STRANGER: Final = "a stranger"
-"""The address of a peer that never joined."""
 _BUFFER_DATAGRAMS: Final = 4096
 """How many datagrams a receive buffer holds at most; what does not fit is lost silently."""
 _TRAIN_BYTES_MAX: Final = 60_000
-_FORGED_MAX: Final = 4096
-_PORT: Final = struct.Struct("!I")
+PORT: Final = struct.Struct("!I")
 Datagram = tuple[bytes, Any]
 """Its bytes, and where it comes from."""
 
@@ -44,9 +40,7 @@ class MemoryGroupSender:
     buffer_bytes = _BUFFER_DATAGRAMS * DATAGRAM_BYTES
 
     def __init__(self, network: FaultyNetwork, endpoint: str, port: int) -> None:
-        self._network = network
-        self._address, self._port = f"{endpoint}/{port}", _PORT.pack(port)
-        self._forged: deque[bytes] = deque(maxlen=_FORGED_MAX)
+        self._address, self._port = f"{endpoint}/{port}", PORT.pack(port)
         sockets = network.sockets
         self._sender = MemorySender(endpoint, network=sockets, queue_frames=_BUFFER_DATAGRAMS)
         self._server = MemoryRecoveryServer(
@@ -75,8 +69,6 @@ class MemoryGroupSender:
         """Send one datagram, to one receiver where `address` is given; it never lacks space."""
         if address is None:
             self._sender.send_shedding(datagram + self._port)
-        elif address == STRANGER:
-            self._network.answered_bytes += len(datagram)
         else:
             self._server.reply(address, datagram + self._port)
         return True
@@ -90,17 +82,11 @@ class MemoryGroupSender:
 
     def receive(self) -> Datagram | None:
         """Return the next datagram sent back to us, and by whom; or None."""
-        if self._forged:
-            return self._forged.popleft(), STRANGER
         while (answer := self._server.receive()) is not None:
             requester, data = answer
             if data.endswith(self._port):  # else its former incarnation had that port
-                return data[: -_PORT.size], requester
+                return data[: -PORT.size], requester
         return None
-
-    def take_forged(self, data: bytes) -> None:
-        """Take a datagram that a stranger sent."""
-        self._forged.append(data)
 
     def close(self, linger_ms: int = 0) -> None:
         """Close."""
@@ -117,6 +103,9 @@ class MemoryGroupReceiver:
         name: of its process's socket.
         buffer_bytes: how many bytes of datagrams wait at most; 4096 datagrams at most.
 
+    Attributes:
+        ports: of the addresses from which something has come.
+
     """
 
     kernel_drops = 0
@@ -124,11 +113,8 @@ class MemoryGroupReceiver:
     def __init__(
         self, network: FaultyNetwork, endpoint: str, name: str, *, buffer_bytes: int
     ) -> None:
-        self._network = network
         self.endpoint, self.buffer_bytes = endpoint, buffer_bytes
-        self._ports: dict[Any, bytes] = {}
-        self._spoofed = self._on_port(_PORT.pack(1))
-        self._forged: deque[Datagram] = deque(maxlen=_FORGED_MAX)
+        self.ports: dict[Any, bytes] = {}
         self._next: Datagram | None = None
         self._receiver = MemoryReceiver(
             endpoint,
@@ -164,18 +150,15 @@ class MemoryGroupReceiver:
 
     def receive(self) -> tuple[memoryview, int, Any] | None:
         """Return what came next, joined to a train as the kernel does it; or None."""
-        if self._forged:
-            data, address = self._forged.popleft()
-            return memoryview(data), len(data) or 1, address
         if self._next is None and not self._receiver.waiting:  # mostly so
             return None
-        first, self._next = self._next or self._take(self._receiver), None
+        first, self._next = self._next or self.take(self._receiver), None
         if first is None:
             return None
         train, address = [first[0]], first[1]
         segment = total = len(first[0])
         while len(train[-1]) == segment and total <= _TRAIN_BYTES_MAX:
-            following = self._take(self._receiver)
+            following = self.take(self._receiver)
             if following is None or following[1] != address or len(following[0]) > segment:
                 self._next = following
                 break
@@ -185,7 +168,7 @@ class MemoryGroupReceiver:
 
     def receive_back(self) -> Datagram | None:
         """Return the next datagram that came for this receiver alone; or None."""
-        return self._take(self._back) if self._back.has_message() else None
+        return self.take(self._back) if self._back.has_message() else None
 
     def queued_bytes(self) -> int:
         """Return about how much has come and was not taken."""
@@ -193,28 +176,19 @@ class MemoryGroupReceiver:
 
     def send(self, datagram: bytes, address: Any) -> None:
         """Send one datagram back to a sender."""
-        if address == STRANGER:
-            self._network.answered_bytes += len(datagram)
-        else:
-            self._back.send(datagram + self._ports[address])
-
-    def take_forged(self, data: bytes, *, spoofed: bool) -> None:
-        """Take a datagram that a stranger sent, with the publisher's address where `spoofed`."""
-        self._forged.append((data, self._spoofed if spoofed else STRANGER))
+        self._back.send(datagram + self.ports[address])
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; what is still queued is lost."""
         self._receiver.close()
         self._back.close()
 
-    def _take(self, socket: MemoryReceiver | MemoryRecoveryClient) -> Datagram | None:
+    def take(self, socket: MemoryReceiver | MemoryRecoveryClient) -> Datagram | None:
+        """Return the next datagram of one of its sockets; or None."""
         data = socket.receive()
         if data is None:
             return None
-        self._spoofed = self._on_port(data[-_PORT.size :])
-        return data[: -_PORT.size], self._spoofed
-
-    def _on_port(self, port: bytes) -> str:
-        address = f"{self.endpoint}/{_PORT.unpack(port)[0]}"
-        self._ports[address] = port
-        return address
+        port = data[-PORT.size :]
+        address = f"{self.endpoint}/{PORT.unpack(port)[0]}"
+        self.ports[address] = port
+        return data[: -PORT.size], address

@@ -13,16 +13,13 @@ from typing import Any, Final, Literal, TypeVar
 from p2pmsg.config import OnGap, PublisherConfig, SubscriberConfig
 from p2pmsg.log import LogConfig
 from p2pmsg.message import T_co
-from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.typed import OnInvalid
 from p2pmsg.testing.clock import ManualClock
-from p2pmsg.testing.invariants import has_all_of_relay, knows_all
+from p2pmsg.testing.drained import knows_all, knows_all_of_relay
 from p2pmsg.testing.network import FaultyNetwork
-from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.testing.running import Running, Service
 from p2pmsg.testing.virtual_peers import (
     ENDLESS_S,
-    PublisherProcess,
     Upstream,
     VirtualAioPublisher,
     VirtualAioSubscriber,
@@ -101,20 +98,18 @@ class VirtualNetwork:
         self.seed = SystemRandom().randrange(_SEED_MAX) if seed is None else seed
         shortest, longest = delay if isinstance(delay, tuple) else (delay, delay)
         at_least("delay", longest, shortest)
-        options = NetworkOptions(
-            seed=self.seed,
+        self.frames = FaultyNetwork(
+            self.seed,
             loss=lossy,
             reordering=reordering,
             duplication=duplication,
             delay=(shortest, longest),
-            log=log,
-            messages_per_s=0.0,
-            publisher=PublisherConfig(frame_bytes=1024, queue_frames=_QUEUE_FRAMES),
-            subscriber=SubscriberConfig(queue_frames=_QUEUE_FRAMES, repair_timeout=repair_timeout),
         )
-        self.frames = FaultyNetwork(options, None)
-        self._options = options
-        self._began_ns = self.clock.now_ns
+        self._log = _LOG if log else None
+        self._publishing = PublisherConfig(frame_bytes=1024, queue_frames=_QUEUE_FRAMES)
+        self._subscribing = SubscriberConfig(
+            queue_frames=_QUEUE_FRAMES, repair_timeout=repair_timeout
+        )
         self._processes = 0
         self.publishers: list[AnyPublisher] = []
         self.subscribers: list[AnySubscriber] = []
@@ -128,7 +123,7 @@ class VirtualNetwork:
     @property
     def now(self) -> float:
         """How long this network has run, in seconds of its clock."""
-        return (self.clock.now_ns - self._began_ns) / 1e9
+        return self.frames.now
 
     def publisher(
         self, endpoint: str = "", *, config: PublisherConfig | None = None
@@ -141,7 +136,7 @@ class VirtualNetwork:
                 so that few messages make several frames, some of which are lost.
 
         """
-        made = VirtualPublisher(self, endpoint, **self._about_publisher(config))
+        made = VirtualPublisher(self.frames, endpoint, **self._about_publisher(config))
         self.publishers.append(made)
         return made
 
@@ -149,15 +144,15 @@ class VirtualNetwork:
         self, endpoint: str = "", *, config: PublisherConfig | None = None
     ) -> VirtualAioPublisher:
         """Add a publisher with the names of `p2pmsg.aio.Publisher`; else as `publisher`."""
-        made = VirtualAioPublisher(self, endpoint, **self._about_publisher(config))
+        made = VirtualAioPublisher(self.frames, endpoint, **self._about_publisher(config))
         self.publishers.append(made)
         return made
 
     def _about_publisher(self, config: PublisherConfig | None) -> dict[str, Any]:
         return {
             "name": f"p{len(self.publishers)}",
-            "config": config or self._options.publisher,
-            "log": _LOG if self._options.log else None,
+            "config": config or self._publishing,
+            "log": self._log,
         }
 
     def relay(
@@ -170,15 +165,14 @@ class VirtualNetwork:
             log: whether it has a log, and so everything again after `crash`. Default False.
 
         """
-        options = self._options
-        patience = options.subscriber.repair_timeout / 2  # it gives up before its subscribers do
+        patience = self._subscribing.repair_timeout / 2  # it gives up before its subscribers do
         made = VirtualRelay(
-            self,
+            self.frames,
             f"r{len(self.relays)}",
             self._listed(publishers),
             log=_LOG if log else None,
-            config=options.publisher,
-            intake=replace(options.subscriber, repair_timeout=patience),
+            config=self._publishing,
+            intake=replace(self._subscribing, repair_timeout=patience),
         )
         self.relays.append(made)
         return made
@@ -275,7 +269,8 @@ class VirtualNetwork:
         **options: Any,
     ) -> S:
         name, sources = f"s{len(self.subscribers)}", self._listed(publishers)
-        made = kind(self, name, sources, config=config or self._options.subscriber, **options)
+        config = config or self._subscribing
+        made = kind(self.frames, name, sources, config=config, **options)
         self.subscribers.append(made)
         return made
 
@@ -405,14 +400,13 @@ class VirtualNetwork:
         return self.frames.turns.let_pass(is_so, self.clock.now_ns + to_ns(timeout))
 
     def _is_drained(self) -> bool:
-        for publisher in self.publishers:
-            core = publisher.core
-            if core is not None and (core.open_batches or core.outbox):
-                return False
-        if not all(one.is_idle for one in self.relays):
+        cores = [one.peer.core for one in self.publishers if one.peer is not None]
+        relays = [one.peer.core for one in self.relays if one.peer is not None]
+        if any(core.open_batches or core.outbox for core in cores):
             return False
-        receivers = [*self.relays, *self.subscribers]
-        return all(map(_has_everything, receivers))
+        if any(core.outbox or core.unsynced or core.control for core in relays):
+            return False
+        return all(map(_has_everything, (*self.relays, *self.subscribers)))
 
     def __repr__(self) -> str:
         return f"<VirtualNetwork seed={self.seed} at {self.now:.6f} s>"
@@ -420,15 +414,17 @@ class VirtualNetwork:
 
 def _has_everything(receiver: AnySubscriber | VirtualRelay) -> bool:
     """Whether it has, or knows lost, all that the living publishers have sent to it."""
-    core: SubscriberCore | None = receiver.core
-    if core is None:
+    if receiver.peer is None:
         return True
+    core: Any = receiver.peer.source if isinstance(receiver, VirtualRelay) else receiver.peer.core
     for line, place in enumerate(receiver.sources):
+        if place.peer is None:
+            continue
         if isinstance(place, VirtualRelay):
-            if place.relay is not None and not has_all_of_relay(receiver, line, place):
+            if not knows_all_of_relay(core, receiver.topics, line, place.peer):
                 return False
-        elif isinstance(place, PublisherProcess) and (sending := place.core) is not None:
-            peer, heads = core.peers.get(sending.session), sending.heads()
-            if peer is None or not peer.joined or not knows_all(receiver, peer, heads):
-                return False
+            continue
+        peer, heads = core.peers.get(place.peer.session), place.peer.core.heads()
+        if peer is None or not peer.joined or not knows_all(receiver.topics, peer, heads):
+            return False
     return not any(stream.receiver.missing for stream in core.streams)

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, Final, NoReturn, Protocol, Self
+from typing import Any, Final, NoReturn, Self
 
 from p2pmsg import Publisher, Relay, Subscriber
 from p2pmsg.driver.peer import Peer
@@ -14,27 +14,11 @@ from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.peers.loop.publisher import Publisher as LoopPublisher
 from p2pmsg.peers.loop.subscriber import Subscriber as LoopSubscriber
 from p2pmsg.peers.network import on
-from p2pmsg.peers.publisher import PublisherBase
-from p2pmsg.peers.subscriber import SubscriberBase
-from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.relay.core import RelayCore
-from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.testing.host import Host
 from p2pmsg.testing.network import FaultyNetwork
-from p2pmsg.toolkit import matches
 
 ENDLESS_S: Final = ENDLESS_NS / 1e9
 """How long is waited, by the network's clock, where a real peer would wait without end."""
-
-
-class World(Protocol):
-    """What peers need of the network that they are on."""
-
-    frames: FaultyNetwork
-
-    @property
-    def now(self) -> float:
-        """How long the network has run, in seconds."""
 
 
 class VirtualProcess:
@@ -56,12 +40,13 @@ class VirtualProcess:
 
     Attributes:
         process_name: as given.
+        frames: of the network that it is on.
 
     """
 
     def __init__(self, frames: FaultyNetwork, name: str) -> None:
         self.process_name = name
-        self._frames = frames
+        self.frames = frames
         self._host = Host(frames, name)
         self._within: list[AbstractContextManager[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,7 +85,7 @@ class VirtualProcess:
         for driver in self._host.kill():
             driver.peer.abandon()
             driver.section.end(partial(_refuse, driver.peer.name))
-        self._frames.turns.stir()
+        self.frames.turns.stir()
 
     def __repr__(self) -> str:
         return f"<VirtualProcess {self.process_name}>"
@@ -116,31 +101,37 @@ class Process:
     Attributes:
         process: in which it is.
         is_dead: whether it has crashed, and was not restarted.
+        sources, topics: whom it connects to, and what it takes; (): all.
 
     """
 
     _peer: Any
     _driver: Any
-    _world: World
     _remake: Callable[[], None]
     is_dead = False
+    sources: "Sequence[Upstream]" = ()
+    topics: Sequence[str] = ()
 
-    def _live_on(self, world: World, process: str, /, *arguments: Any, **options: Any) -> None:
+    def _live_on(self, frames: FaultyNetwork, process: str, /, *args: Any, **options: Any) -> None:
         """Be made, as a process on a host of its own."""
-        self._world, self.process = world, VirtualProcess(world.frames, process)
+        self.process = VirtualProcess(frames, process)
         with self.process:
-            super().__init__(*arguments, **options)
+            super().__init__(*args, **options)
 
     @property
     def process_name(self) -> str:
         """The name of the process; its sockets have it in theirs."""
         return self.process.process_name
 
+    @property
+    def peer(self) -> Any:
+        """Its sockets and engines; None while it is dead, or where it is closed."""
+        return None if self._driver.stopping else self._peer
+
     def _open(self, make: Callable[[], Peer]) -> None:
         """Open as the faces do, and again in each incarnation."""
-        opens = partial(super()._open, make)  # type: ignore[misc]
-        self._remake = opens
-        opens()
+        self._remake = partial(super()._open, make)  # type: ignore[misc]
+        self._remake()
 
     @property
     def is_closed(self) -> bool:
@@ -153,10 +144,9 @@ class Process:
         A publisher's messages that were not sent yet are gone, unless the network has `log=True`;
         what a subscriber received and did not commit comes again, where it has a cursor.
         """
-        if self._driver.stopping:
-            return
-        self.is_dead = True
-        self.process.kill()
+        if not self._driver.stopping:
+            self.is_dead = True
+            self.process.kill()
 
     def restart(self) -> None:
         """Come back after `crash`.
@@ -173,93 +163,10 @@ class Process:
         return f"<{type(self).__name__} {self.process_name}{state}>"
 
 
-class PublisherProcess(Process, PublisherBase):
-    """What both virtual publishers have in common.
+class _Serving(Process):
+    """What publishers and relays have in common."""
 
-    Args:
-        world: the network.
-        endpoint: where it is bound; "": at its name.
-        name: of the process.
-        options: as of `p2pmsg.Publisher`.
-
-    """
-
-    def __init__(self, world: World, endpoint: str, *, name: str, **options: Any) -> None:
-        self._live_on(world, name, endpoint or f"memory://{name}", name=name, **options)
-
-    @property
-    def core(self) -> PublisherCore | None:
-        """The engine; None while it is dead, or where it is closed."""
-        return None if self._driver.stopping else self._peer.core
-
-    @property
-    def session(self) -> int:
-        """64-bit id of the sequence space."""
-        session: int = self._driver.section.run(lambda: self._peer.core.session)
-        return session
-
-    def publish(
-        self,
-        topic: str,
-        value: Any,
-        key: str | None = None,
-        timestamp_ns: int | None = None,
-        headers: dict[str, Any] | None = None,
-    ) -> int:
-        """Accept one message and return its sequence, as `p2pmsg.Publisher.publish`.
-
-        It travels when time passes. Where a subscriber's queue is full, time passes here, with the
-        names of threads.
-
-        Args:
-            topic: UTF-8, 1 to 255 bytes, without a zero byte, not ending in `*`.
-            value: any msgpack value.
-            key: what it belongs to. Default None.
-            timestamp_ns: when it happened, in ns since the epoch. Default: the network's time.
-            headers: further fields by name. Default None.
-
-        Raises:
-            MessageError: it cannot be published as it is.
-            ClosedError: the publisher is closed, or has crashed.
-
-        """
-        sequence = super().publish(topic, value, key, timestamp_ns, headers)
-        self._world.frames.turns.stir()
-        return sequence
-
-    def publish_many(
-        self,
-        topic: str,
-        values: Sequence[Any],
-        keys: Sequence[str | None] | None = None,
-        timestamps_ns: Sequence[int] | None = None,
-    ) -> tuple[int, int]:
-        """Publish each of these, as `p2pmsg.Publisher.publish_many`.
-
-        Args:
-            topic: as for `publish`.
-            values: one a message, at least one.
-            keys: one a message. Default: none.
-            timestamps_ns: one a message, in ns since the epoch. Default: the network's time.
-
-        Raises:
-            ConfigError: there are no values, or not as many keys or timestamps.
-            Others: as `publish`.
-
-        """
-        sequences = super().publish_many(topic, values, keys, timestamps_ns)
-        self._world.frames.turns.stir()
-        return sequences
-
-
-class VirtualPublisher(PublisherProcess, Publisher):
-    """A publisher on a `VirtualNetwork`, used as `p2pmsg.Publisher` is.
-
-    It is the same publisher, up to its sockets. While a call waits, the network's time passes; a
-    call without a limit waits for 60 s of it.
-    """
-
-    def wait_for_subscribers(self, count: int = 1, timeout: float | None = None) -> None:
+    def wait_for_subscribers(self, count: int = 1, timeout: float | None = None) -> Any:
         """Let time pass until `count` subscribers have confirmed that they receive.
 
         Args:
@@ -268,21 +175,46 @@ class VirtualPublisher(PublisherProcess, Publisher):
 
         Raises:
             TimeoutError: they did not come in time.
-            ClosedError: the publisher is closed, or has crashed.
+            ClosedError: it is closed, or has crashed.
 
         """
-        super().wait_for_subscribers(count, ENDLESS_S if timeout is None else timeout)
+        limit = ENDLESS_S if timeout is None else timeout
+        return super().wait_for_subscribers(count, limit)  # type: ignore[misc]
+
+
+class PublisherProcess(Process):
+    """What both virtual publishers have in common.
+
+    Args:
+        frames: of the network.
+        endpoint: where it is bound; "": at its name.
+        name: of the process.
+        options: as of `p2pmsg.Publisher`.
+
+    """
+
+    def __init__(self, frames: FaultyNetwork, endpoint: str, *, name: str, **options: Any) -> None:
+        self._live_on(frames, name, endpoint or f"memory://{name}", name=name, **options)
+
+
+class VirtualPublisher(PublisherProcess, _Serving, Publisher):
+    """A publisher on a `VirtualNetwork`, used as `p2pmsg.Publisher` is.
+
+    It is the same publisher, up to its sockets. What it publishes travels when time passes; where a
+    subscriber's queue is full, it passes in `publish`. While a call waits, the network's time
+    passes; a call without a limit waits for 60 s of it.
+    """
 
 
 class VirtualAioPublisher(PublisherProcess, LoopPublisher):
     """A publisher on a `VirtualNetwork`, used as `p2pmsg.aio.Publisher` is."""
 
 
-class SubscriberProcess(Process, SubscriberBase[T_co]):
+class SubscriberProcess(Process):
     """What both virtual subscribers have in common.
 
     Args:
-        world: the network.
+        frames: of the network.
         name: of the process.
         sources: whom it connects to.
         options: as of `p2pmsg.Subscriber`.
@@ -291,7 +223,7 @@ class SubscriberProcess(Process, SubscriberBase[T_co]):
 
     def __init__(
         self,
-        world: World,
+        frames: FaultyNetwork,
         name: str,
         sources: "Sequence[Upstream]",
         *,
@@ -301,24 +233,10 @@ class SubscriberProcess(Process, SubscriberBase[T_co]):
         self.sources = list(sources)
         self.topics = [topics] if isinstance(topics, str) else list(topics)
         endpoints = [one.endpoint for one in self.sources]
-        self._live_on(world, name, endpoints, name=name, topics=self.topics or None, **options)
-
-    @property
-    def core(self) -> SubscriberCore | None:
-        """The engine; None while it is dead, or where it is closed."""
-        return None if self._driver.stopping else self._peer.core
-
-    @property
-    def connected(self) -> int:
-        """How many publishers it has joined."""
-        return 0 if self._driver.stopping else super().connected
-
-    def wants(self, topic: str) -> bool:
-        """Whether it takes a topic."""
-        return matches(topic, self.topics or ["*"])
+        self._live_on(frames, name, endpoints, name=name, topics=self.topics or None, **options)
 
 
-class VirtualSubscriber(SubscriberProcess[T_co], Subscriber[T_co]):
+class VirtualSubscriber(SubscriberProcess, Subscriber[T_co]):
     """A subscriber on a `VirtualNetwork`, used as `p2pmsg.Subscriber` is.
 
     It is the same subscriber, up to its sockets, but that calls wait for nothing by default:
@@ -338,10 +256,8 @@ class VirtualSubscriber(SubscriberProcess[T_co], Subscriber[T_co]):
             Others: as `p2pmsg.Subscriber.receive`.
 
         """
-        try:
-            return super().receive(ENDLESS_S if timeout is None else timeout)
-        except TimeoutError as error:
-            raise self._late(error, timeout) from None
+        with self._late(timeout) as seconds:
+            return super().receive(seconds)
 
     def receive_many(
         self, count_max: int = 65_536, timeout: float | None = 0.0
@@ -358,10 +274,8 @@ class VirtualSubscriber(SubscriberProcess[T_co], Subscriber[T_co]):
             Others: as `p2pmsg.Subscriber.receive_many`.
 
         """
-        try:
-            return super().receive_many(count_max, ENDLESS_S if timeout is None else timeout)
-        except TimeoutError as error:
-            raise self._late(error, timeout) from None
+        with self._late(timeout) as seconds:
+            return super().receive_many(count_max, seconds)
 
     def __iter__(self) -> Iterator[Message[T_co]]:
         """Iterate over the messages that are there; it ends with them, and no time passes."""
@@ -372,12 +286,18 @@ class VirtualSubscriber(SubscriberProcess[T_co], Subscriber[T_co]):
                 return
             yield message
 
-    def _late(self, error: TimeoutError, timeout: float | None) -> TimeoutError:
-        hint = "; advance() it, or give a timeout" if timeout == 0 else ""
-        return TimeoutError(f"{error}, at {self._world.now:.3f} s of the network's time{hint}")
+    @contextmanager
+    def _late(self, timeout: float | None) -> Iterator[float]:
+        """Give the limit of a call, and say in its `TimeoutError` what time it is."""
+        try:
+            yield ENDLESS_S if timeout is None else timeout
+        except TimeoutError as error:
+            hint = "; advance() it, or give a timeout" if timeout == 0 else ""
+            at = f"at {self.process.frames.now:.3f} s of the network's time{hint}"
+            raise TimeoutError(f"{error}, {at}") from None
 
 
-class VirtualAioSubscriber(SubscriberProcess[T_co], LoopSubscriber[T_co]):
+class VirtualAioSubscriber(SubscriberProcess, LoopSubscriber[T_co]):
     """A subscriber on a `VirtualNetwork`, used as `p2pmsg.aio.Subscriber` is.
 
     It is the same subscriber, up to its sockets. While its calls wait, the network's time passes,
@@ -388,13 +308,13 @@ class VirtualAioSubscriber(SubscriberProcess[T_co], LoopSubscriber[T_co]):
         return True
 
 
-class VirtualRelay(Process, Relay):
+class VirtualRelay(_Serving, Relay):
     """A relay on a `VirtualNetwork`: give it to `subscriber` in place of a publisher.
 
-    It is the same relay as `p2pmsg.Relay`, up to its sockets, but that it closes at once.
+    It is the same relay as `p2pmsg.Relay`, up to its sockets.
 
     Args:
-        world: the network.
+        frames: of the network.
         name: of the process.
         sources: whom it connects to.
         options: as of `p2pmsg.Relay`.
@@ -402,60 +322,11 @@ class VirtualRelay(Process, Relay):
     """
 
     def __init__(
-        self, world: World, name: str, sources: "Sequence[Upstream]", **options: Any
+        self, frames: FaultyNetwork, name: str, sources: "Sequence[Upstream]", **options: Any
     ) -> None:
         self.sources = list(sources)
         endpoints = [one.endpoint for one in self.sources]
-        self._live_on(world, name, endpoints, f"memory://{name}", name=name, **options)
-
-    @property
-    def relay(self) -> RelayCore | None:
-        """The engine of its publishing side; None while it is dead, or where it is closed."""
-        return None if self._driver.stopping else self._peer.core
-
-    @property
-    def core(self) -> SubscriberCore | None:
-        """The engine of its receiving side; None while it is dead, or where it is closed."""
-        return None if self._driver.stopping else self._peer.source
-
-    @property
-    def connected(self) -> int:
-        """How many publishers, or relays, it has joined."""
-        return 0 if self._driver.stopping else super().connected
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing waits to be sent."""
-        relay = self.relay
-        return relay is None or not (relay.outbox or relay.unsynced or relay.control)
-
-    def wants(self, topic: str) -> bool:
-        """Return True: it takes all."""
-        return True
-
-    def wait_for_subscribers(self, count: int = 1, timeout: float | None = None) -> None:
-        """Let time pass until `count` subscribers have confirmed that they receive.
-
-        Args:
-            count: how many. Default 1.
-            timeout: in seconds of the network's clock. Default None: 60.0, then it fails.
-
-        Raises:
-            TimeoutError: they did not come in time.
-            ClosedError: the relay is closed, or has crashed.
-
-        """
-        super().wait_for_subscribers(count, ENDLESS_S if timeout is None else timeout)
-
-    def close(self, timeout: float | None = 0.0) -> None:
-        """Close at once by default; subscribers have only what came to them so far.
-
-        Args:
-            timeout: how long to wait until they have everything, in seconds of the network's clock.
-                Default 0.0.
-
-        """
-        super().close(timeout)
+        self._live_on(frames, name, endpoints, f"memory://{name}", name=name, **options)
 
 
 Upstream = VirtualPublisher | VirtualAioPublisher | VirtualRelay

@@ -1,4 +1,4 @@
-"""Simulations of this project's profiles: what happens there and is no option of `p2pmsg.testing`.
+"""Simulations of this project's profiles: what happens there and is no option of the network.
 
 Hooks of the simulated network see each frame, and faults come at random until `heal`.
 """
@@ -13,7 +13,12 @@ from p2pmsg.config import (
     PublisherConfig,
     SubscriberConfig,
 )
-from p2pmsg.testing import NetworkOptions, SimulatedPublisher, SimulatedSubscriber, Simulation
+from tests.simulation.simulator import (
+    NetworkOptions,
+    SimulatedPublisher,
+    SimulatedSubscriber,
+    Simulation,
+)
 from transports.memory import Link
 
 _JOIN_KINDS = frozenset({"WELCOME", "PROBE", "ECHO", "DATA", "JOINED", "CURSOR"})

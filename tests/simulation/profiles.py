@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from p2pmsg.subscriber.policy import GapPolicy
-from p2pmsg.testing import Simulation
 from p2pmsg.testing.host import WALL_NS
 from tests.simulation.faults import simulate
+from tests.simulation.simulator import Simulation
 
 SETTLE_S = 30.0
 

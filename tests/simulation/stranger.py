@@ -11,9 +11,9 @@ from p2pmsg.multicast.parity import Parity
 from p2pmsg.multicast.run import is_sealed
 from p2pmsg.multicast.seal import CIPHERS, OpeningKey, SealingKey, make_secret
 from p2pmsg.multicast.signing import BlockSigner, SignedSealingKey
-from p2pmsg.testing import SimulatedPublisher, Simulation
 from p2pmsg.wire import FrameError, Kind
 from p2pmsg.wire import control_frame as _frame
+from tests.simulation.simulator import SimulatedPublisher, Simulation
 from transports import MemoryRecoveryClient, TransportError
 from transports.memory import Link
 

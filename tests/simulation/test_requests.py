@@ -67,9 +67,9 @@ class World:
         for number, requester in enumerate(self.requesters.values()):
             assert await requester.request("square", (number, 5), timeout=20.0) == 25
         await self.network.sleep(1.0)
-        before = self.network.frames.sent.total()
+        before = self.network.frames.sent
         await self.network.sleep(10.0)
-        assert self.network.frames.sent.total() == before, "not quiet"
+        assert self.network.frames.sent == before, "not quiet"
 
     def respond(self, process):
         """Start a responder, as a new incarnation of its process."""

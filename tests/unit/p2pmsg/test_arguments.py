@@ -74,7 +74,6 @@ CASES = {
                 {"secrets": "whsec_" + "MfKQ" * 8, "topic": "t"}),
     "Gateway": (http.Gateway, [PEER], {}),
     "GatewayConfig": (http.GatewayConfig, [], {}),
-    "NetworkOptions": (testing.NetworkOptions, [], {}),
     "TcpProxy": (testing.TcpProxy, [PEER], {}),
     "VirtualNetwork": (testing.VirtualNetwork, [], {}),
 }  # fmt: skip

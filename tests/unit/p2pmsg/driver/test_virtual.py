@@ -7,7 +7,6 @@ import pytest
 from p2pmsg.driver.virtual import ENDLESS_NS, Turns, VirtualDriver, VirtualLoopDriver
 from p2pmsg.errors import ClosedError, P2PError
 from p2pmsg.testing.network import FaultyNetwork
-from p2pmsg.testing.options import NetworkOptions
 from tests.unit.p2pmsg.driver.toy import FAR_NS, LetterBox
 
 S = 10**9
@@ -15,7 +14,7 @@ S = 10**9
 
 @pytest.fixture
 def network():
-    return FaultyNetwork(NetworkOptions(), None)
+    return FaultyNetwork(0)
 
 
 def opened(network, make=VirtualDriver, turns=None):

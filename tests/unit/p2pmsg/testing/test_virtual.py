@@ -52,18 +52,6 @@ def test_without_a_timeout_it_ends_all_the_same(network):
         subscriber.receive(None)
 
 
-def test_topics_keys_headers_and_times_arrive(network):
-    publisher, subscriber = joined(network, topics="trades")
-    publisher.publish("quotes", 0)
-    publisher.publish("trades", 1, "BTC", 17, {"h": 2})
-    network.advance(1.0)
-
-    (message,) = subscriber
-
-    assert (message.topic, message.value, message.key) == ("trades", 1, "BTC")
-    assert (message.timestamp_ns, message.headers, message.sequence) == (17, {"h": 2}, 0)
-
-
 def test_many_are_published_and_received_together(network):
     publisher, subscriber = joined(network)
 
@@ -75,6 +63,16 @@ def test_many_are_published_and_received_together(network):
     assert [message.key for message in batch] == ["a", None, "b"]
     with pytest.raises(p2pmsg.ConfigError, match="keys"):
         publisher.publish_many("t", [1], keys=[])
+
+
+def test_values_have_their_type_and_what_does_not_fit_is_said(network):
+    wrong = []
+    publisher, subscriber = joined(network, type=int, on_invalid=wrong.append)
+    publisher.publish_many("t", [0, "one", 2])
+    network.drain()
+
+    assert values(subscriber) == [0, 2]
+    assert [error.item.sequence for error in wrong] == [1]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -120,79 +118,6 @@ def test_what_a_partition_holds_up_is_repaired(network):
     assert values(subscriber) == [0]
 
 
-def lose_one(network, on_gap):
-    """Have message 1 of three lost, and never repaired."""
-    soon_gone = p2pmsg.PublisherConfig(replay_age=0.4)
-    publisher = network.publisher(config=soon_gone)
-    subscriber = network.subscriber(publisher, on_gap=on_gap)
-    publisher.wait_for_subscribers(1)
-    publisher.publish("t", 0)
-    network.advance(1.0)
-    network.partition(publisher, subscriber, 0.5)
-    publisher.publish("t", 1)
-    network.advance(0.4)
-    publisher.publish("t", 2)
-    network.drain()
-    return subscriber
-
-
-def test_a_loss_is_raised_and_receiving_goes_on(network):
-    subscriber = lose_one(network, "raise")
-
-    assert subscriber.receive().value == 0
-    with pytest.raises(p2pmsg.MessagesLostError) as lost:
-        subscriber.receive()
-    assert subscriber.receive().value == 2
-    assert (lost.value.report.start, lost.value.report.stop) == (1, 2)
-
-
-def test_a_callable_gets_the_loss(network):
-    reports = []
-    subscriber = lose_one(network, reports.append)
-
-    assert values(subscriber) == [0, 2]
-    assert [(report.start, report.reason.value) for report in reports] == [(1, "evicted")]
-
-
-def test_messages_that_others_overtook_come_late():
-    network = VirtualNetwork(seed=9, reordering=0.5)
-    publisher, subscriber = joined(network, on_gap="skip")
-    for number in range(100):
-        publisher.publish("t", number)
-        network.advance(0.002)
-    network.advance(1.0)
-    messages = [*subscriber]
-
-    assert sorted(values(messages)) == [*range(100)]
-    assert any(message.late for message in messages)
-
-
-def test_a_slow_reader_of_the_newest_gets_it(network):
-    publisher, subscriber = joined(network, on_gap="latest")
-    for number in range(1000):
-        publisher.publish("t", number, f"k{number % 4}")
-    network.advance(1.0)
-
-    got = values(subscriber)
-    assert got[-4:] == [996, 997, 998, 999]
-    assert len(got) < 1000
-
-
-def test_a_slow_reader_is_waited_for(network):
-    config = p2pmsg.SubscriberConfig(receive_bytes=65_536)
-    publisher, subscriber = joined(network, config=config)
-    for number in range(500):
-        publisher.publish("t", [number, bytes(1000)])
-        network.advance(0.001)
-    network.advance(1.0)
-    assert subscriber.stats().outstanding > 0
-
-    got = []
-    while len(got) < 500:
-        got.append(subscriber.receive(timeout=5.0).value[0])
-    assert got == [*range(500)]
-
-
 def test_a_crash_begins_a_new_session_and_a_log_keeps_the_old_one():
     for log in (False, True):
         network = VirtualNetwork(seed=4, log=log)
@@ -211,23 +136,6 @@ def test_a_crash_begins_a_new_session_and_a_log_keeps_the_old_one():
 
         assert values(subscriber) == [1, 3]
         assert (publisher.session == session) == log
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_what_was_missing_waits_for_a_restart_as_long_as_repair_timeout_says(seed):
-    network = VirtualNetwork(seed=seed, lossy=0.4, log=True, repair_timeout=120.0)
-    lost = []
-    publisher, subscriber = joined(network, on_gap=lost.append)
-    for number in range(20):
-        publisher.publish("t", number)
-        network.advance(0.002)
-    publisher.crash()
-    network.advance(100.0)
-    publisher.restart()
-    network.advance(30.0)
-
-    assert values(subscriber) == list(range(20))
-    assert lost == []
 
 
 def test_what_is_closed_is_refused(network):
@@ -339,24 +247,6 @@ def test_with_a_cursor_the_next_one_goes_on_after_the_last_commit(network):
     with pytest.raises(p2pmsg.ConfigError, match="cursor"):
         network.subscriber(publisher).commit()
     assert (third.stats().cursor, second.stats().cursor.streams) == (None, 1)
-
-
-def test_each_message_is_committed_when_the_next_one_is_asked_for(network):
-    publisher = network.publisher()
-    with network.subscriber(publisher, cursor="c", commit="message") as first:
-        publisher.wait_for_subscribers(1)
-        publisher.publish_many("t", [0, 1, 2, 3, 4])
-        network.advance(1.0)
-        assert [first.receive().value for _ in range(3)] == [0, 1, 2]
-        first.crash()  # 2 was in hand
-        first.restart()
-        network.advance(1.0)
-        assert [first.receive().value for _ in range(2)] == [2, 3]
-    second = network.subscriber(publisher, cursor="c", commit="message")
-    network.drain()
-    assert second.receive().value == 4  # leaving the block had committed 3
-    with pytest.raises(p2pmsg.ConfigError, match="commit"):
-        network.subscriber(publisher, commit="message")
 
 
 def test_what_was_closed_does_not_come_back_when_the_network_heals(network):

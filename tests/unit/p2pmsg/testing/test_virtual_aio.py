@@ -124,30 +124,6 @@ def test_a_timeout_is_of_the_networks_time():
     run(main)
 
 
-def test_batches_and_calls_that_do_not_wait():
-    async def main(network):
-        publisher = network.aio_publisher()
-        subscriber = network.aio_subscriber(publisher)
-        await publisher.wait_for_subscribers(1)
-        assert publisher.publish_many("t", [1, 2, 3]) == (0, 2)
-        values = []
-        async for batch in subscriber.batches(2):
-            assert len(batch) <= 2
-            values += batch.values
-            if len(values) == 3:
-                break
-        assert values == [1, 2, 3]
-        publisher.publish("t", 4)
-        network.advance(1.0)
-        assert list(subscriber.receive_many_nowait().values) == [4]
-        assert subscriber.receive_many_nowait() is None
-        assert subscriber.connected == 1
-        with pytest.raises(p2pmsg.ConfigError, match="count_max"):
-            subscriber.batches(0)
-
-    run(main)
-
-
 def test_a_wait_that_is_cancelled_loses_nothing():
     async def main(network):
         publisher = network.aio_publisher()
@@ -167,38 +143,6 @@ def test_a_wait_that_is_cancelled_loses_nothing():
         while len(got) < 100:
             got.append((await subscriber.receive(5.0)).value)
         assert got == [*range(100)]
-
-    run(main)
-
-
-def test_losses_are_raised_or_awaited_and_iterating_goes_on():
-    reports = []
-
-    async def note(report):
-        await asyncio.sleep(0)
-        reports.append(report.start)
-
-    async def main(network):
-        soon_gone = p2pmsg.PublisherConfig(replay_age=0.4)
-        publisher = network.aio_publisher(config=soon_gone)
-        raising = network.aio_subscriber(publisher, on_gap="raise")
-        calling = network.aio_subscriber(publisher, on_gap=note)
-        await publisher.wait_for_subscribers(2)
-        publisher.publish("t", 0)
-        await network.sleep(1.0)
-        for one in (raising, calling):
-            network.partition(publisher, one, 0.5)
-        publisher.publish("t", 1)
-        await network.sleep(0.4)
-        publisher.publish("t", 2)
-        await network.aio_drain()
-        messages = aiter(raising)
-        assert (await anext(messages)).value == 0
-        with pytest.raises(p2pmsg.MessagesLostError):
-            await anext(messages)
-        assert (await anext(messages)).value == 2
-        assert [(await calling.receive(1.0)).value for _ in range(2)] == [0, 2]
-        assert reports == [1]
 
     run(main)
 

@@ -1,77 +1,128 @@
 """A subscriber in the simulator: the real peer, and an application that checks what it gets."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from functools import partial
+from inspect import CO_GENERATOR
+from pathlib import Path
 from random import Random
-from typing import Any, Final, Protocol
 
+import p2pmsg
 import transports
 from p2pmsg import Subscriber
-from p2pmsg.config import SubscriberConfig
-from p2pmsg.driver.peer import Peer
-from p2pmsg.errors import LossReport
-from p2pmsg.message import MessageBatch
-from p2pmsg.peers.subscriber import Settings, SubscriberPeer
-from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.sessions import Session, Stream
+from p2pmsg.message import Message
+from p2pmsg.peers.subscriber import MANY, Settings, SubscriberPeer
+from p2pmsg.subscriber.conflation import batch_of
 from p2pmsg.subscriber.typed import UNTYPED
-from p2pmsg.testing.network import FaultyNetwork
-from p2pmsg.testing.oracle import History, Oracle, StreamKey
-from p2pmsg.testing.simulated_cursor import SimulatedCursor
-from p2pmsg.testing.simulated_process import SimulatedDriver, SimulatedProcess
-from p2pmsg.testing.simulated_publisher import SimulatedPublisher
-from p2pmsg.testing.simulated_reader import SimulatedReader
 from p2pmsg.toolkit import GapPolicy, matches, parse_start
 from recovery import Loss, Rewound
 from recovery.checks import to_ns
 from recovery.nack import GAPS_MAX
+from tests.simulation.simulator.cursor import SimulatedCursor
+from tests.simulation.simulator.oracle import Oracle
+from tests.simulation.simulator.process import SimulatedProcess
+from tests.simulation.simulator.publisher import SimulatedPublisher
+from tests.unit.p2pmsg.interrupts import interrupt_at
 
-_CHECK_EVERY: Final = 64
+_CHECK_EVERY = 64
 """After how many turns the ledgers are compared with what the application saw."""
-_INTERRUPTS: Final = 0.005
+_INTERRUPTS = 0.005
 """Part of the application's calls that are interrupted."""
-_LOOK_AGAIN_S: Final = 0.0005
-_COMMITS_PER_S: Final = 50.0
-_FRAME_BYTES_MAX: Final = 64 * 1024
+_LOOK_AGAIN_S = 0.0005
+_COMMITS_PER_S = 50.0
+_FRAME_BYTES_MAX = 64 * 1024
+_FEW_MAX = 3
+_CALLS_MAX = 60
+_STOPS = 0.95
+"""How often it waits where nothing is there that it knows of; else it looks for more first."""
+_OURS = str(Path(p2pmsg.__file__).parent)
+_NOT_OURS = f"{_OURS}/testing"
 
 
-class Place(Protocol):
-    """What a subscriber connects to: a publisher or a relay."""
-
-    name: str
-    endpoint: str
+def _is_ours(code):
+    """Whether it is a function of p2pmsg; a generator may as well be one that is thrown away."""
+    name = code.co_filename
+    is_of_it = name.startswith(_OURS) and not name.startswith(_NOT_OURS)
+    return is_of_it and not code.co_flags & CO_GENERATOR
 
 
 class WatchedPolicy(GapPolicy):
-    """A policy for gaps by which the application hears of every loss, whatever else is done.
+    """A policy for gaps by which the application hears of every loss, whatever else is done."""
 
-    Args:
-        policy: says what is done.
-        on_loss: gets each `LossReport`.
-
-    """
-
-    def __init__(self, policy: GapPolicy, on_loss: Callable[[LossReport], object]) -> None:
+    def __init__(self, policy, on_loss):
         self.any_conflates, self.any_skips = policy.any_conflates, policy.any_skips
         self.callables = []
-        self.skips, self.conflates = policy.skips, policy.conflates  # type: ignore[method-assign]
+        self.skips, self.conflates = policy.skips, policy.conflates
         self._on_loss = on_loss
 
-    def of(self, topic: str) -> Any:
+    def of(self, topic):
         """Return what reports a loss of any topic."""
         return self._on_loss
 
 
-class _Face(Subscriber[Any]):
+class _Face(Subscriber):
     """What the application of one incarnation receives by."""
 
-    def __init__(self, peer: SubscriberPeer, driver: SimulatedDriver) -> None:
+    def __init__(self, peer, driver):
         self._peer, self._driver = peer, driver
         self._on_open()
 
 
-class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
+class SimulatedReader:
+    """Reads as `receive`, `receive_many` and a loop do in turn.
+
+    Some of its calls are interrupted, as by Ctrl-C: what they did not return comes again.
+
+    Args:
+        face: what it calls.
+        peer: of the face.
+        rng: chooses how each message is taken.
+        deliver: gets what comes.
+        interrupts: part of the calls that are interrupted.
+
+    """
+
+    def __init__(self, face, peer, rng, deliver, *, interrupts):
+        self._face, self._peer = face, peer
+        self._rng = rng
+        self._deliver = deliver
+        self._interrupts = interrupts
+
+    @property
+    def left(self):
+        """How many messages were taken, and not returned to the application yet."""
+        return self._peer.reading.left
+
+    def waits(self):
+        """Whether it waits for the next message; else it looks for it a little later."""
+        return self._rng.random() < 0.9
+
+    def count_max(self):
+        """Return how many messages it takes at a time."""
+        rng = self._rng
+        return MANY if rng.random() < 0.5 else 1 + int(rng.random() * _FEW_MAX)
+
+    def read(self):
+        """Make one call; return whether there may be more."""
+        rng, peer = self._rng, self._peer
+        if not (peer.reading.left or peer.core.ready.entries) and rng.random() < _STOPS:
+            return False
+        call, taken = partial(self._face.receive, 0.0), []
+        if rng.random() < 0.5:
+            call = partial(self._face.receive_many, self.count_max(), 0.0)
+        try:
+            if rng.random() < self._interrupts:
+                step = int(rng.random() * _CALLS_MAX)
+                interrupt_at(step, lambda: taken.append(call()), _is_ours, "call")
+            else:
+                taken.append(call())
+        except TimeoutError:
+            return False
+        for one in taken:
+            self._deliver(batch_of(one) if isinstance(one, Message) else one)
+        return True
+
+
+class SimulatedSubscriber(SimulatedProcess):
     """A subscriber and its application; made by `Simulation.add_subscriber`.
 
     Args:
@@ -98,17 +149,9 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
     """
 
     def __init__(
-        self,
-        name: str,
-        network: FaultyNetwork,
-        history: History,
-        publishers: Sequence[Place],
-        *,
-        topics: Sequence[str] = (),
-        start: str | int | datetime = "latest",
-        config: SubscriberConfig | None = None,
-        policy: GapPolicy | None = None,
-    ) -> None:
+        self, name, network, history, publishers, *,
+        topics=(), start="latest", config=None, policy=None,
+    ):  # fmt: skip
         super().__init__(name, network, history)
         self.sources = list(publishers)
         self.publishers = [one for one in publishers if isinstance(one, SimulatedPublisher)]
@@ -122,21 +165,21 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
         self._hurried = False
         self._is_resting = self._is_waiting = False
         self._turns = 0
-        self.joins: dict[StreamKey, tuple[int, int]] = {}
-        self.whole: set[int] = set()
-        self.joined: set[int] = set()
-        self.cursor: SimulatedCursor | None = None
+        self.joins = {}
+        self.whole = set()
+        self.joined = set()
+        self.cursor = None
         if network.options.cursor:
             self.cursor = SimulatedCursor(name, network, history)
         self._commit_later()
         self.revive()
 
     @property
-    def core(self) -> SubscriberCore | None:
+    def core(self):
         """The engine, or None while it is dead."""
         return None if self.peer is None else self.peer.core
 
-    def revive(self) -> None:
+    def revive(self):
         """Start: where the cursor says, or as one that knows nothing of the former one."""
         if self.peer is not None or self.is_gone:
             return
@@ -146,7 +189,7 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
             deadline_ns //= 2  # a relay gives up before its subscribers do
         is_latest = self.policy.any_conflates
         self.oracle = Oracle(self.name, self._history, deadline_ns, conflate=is_latest)
-        self._rewound: Counter[StreamKey] = Counter()
+        self._rewound = Counter()
         self._is_resting = self._is_waiting = False
         settings = Settings(
             self._places, self.topics, self.start, WatchedPolicy(self.policy, self._on_loss),
@@ -176,7 +219,7 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
         driver.start()
         self._wait()
 
-    def crash(self) -> None:
+    def crash(self):
         """Crash."""
         if self.core is None:
             return
@@ -186,12 +229,12 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
         if self.cursor is not None:
             self.cursor.crash()
 
-    def take_forged(self, place: SimulatedPublisher, data: bytes, *, spoofed: bool) -> None:
+    def take_forged(self, place, data, *, spoofed):
         """Take a datagram that a stranger sent to the group of a publisher."""
         self.host.take_forged(data, spoofed=spoofed, endpoint=place.endpoint)
         self.pump()
 
-    def cut(self, line: int, *, recovery: bool) -> None:
+    def cut(self, line, *, recovery):
         """Cut a connection of the data path, and the recovery channels too; they come back."""
         if self.core is None:
             return
@@ -199,12 +242,12 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
         self.host.cut(line, recovery=recovery)
         self.pump()
 
-    def stop_reading(self, seconds: float) -> None:
+    def stop_reading(self, seconds):
         """Let the application take nothing for a while."""
         self._stopped_until_ns = self._network.clock.now_ns + to_ns(seconds)
         self._network.at(self._stopped_until_ns, self._read)
 
-    def stop_process(self, seconds: float) -> None:
+    def stop_process(self, seconds):
         """Let the whole process do nothing for a while."""
         until_ns = self._network.clock.now_ns + to_ns(seconds)
         self._frozen_until_ns = max(self._frozen_until_ns, until_ns)
@@ -213,11 +256,11 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
         self._network.at(self._frozen_until_ns, self._read)
 
     @property
-    def is_frozen(self) -> bool:
+    def is_frozen(self):
         """Whether the whole process stands still."""
         return self._network.clock.now_ns < self._frozen_until_ns
 
-    def hurry(self) -> None:
+    def hurry(self):
         """Read as fast as frames come, from now on."""
         self._hurried = True
         self._stopped_until_ns = self._frozen_until_ns = 0
@@ -226,34 +269,24 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
         self.pump()
         self._read()
 
-    def hand_over(self, stream: Stream, output: MessageBatch | Loss) -> None:
+    def hand_over(self, stream, output):
         """Give the application what comes next; a test may put something else in its place."""
         if self.cursor is not None:
             self.cursor.take(stream, output)
         self.oracle.take(stream, output, now_ns=self._network.clock.now_ns)
 
     @property
-    def streams(self) -> list[Stream]:
+    def streams(self):
         """The streams of the current incarnation."""
         return [] if self.core is None else self.core.streams
 
-    def wants(self, topic: str) -> bool:
+    def wants(self, topic):
         """Whether it takes a topic."""
         return matches(topic, self.topics or ["*"])
 
-    def hears(self, publisher: Place) -> bool:
-        """Whether the data path from a publisher, or a relay, works."""
-        return not self._network.is_one_way(publisher.name, self.name)
-
-    def peer_of(self, publisher: SimulatedPublisher) -> Session | None:
-        """Return what is known of the publisher's current incarnation."""
-        if self.core is None or publisher.session is None:
-            return None
-        return self.core.peers.get(publisher.session)
-
     # ------------------------------------------------------------------ the application
 
-    def _wait(self) -> None:
+    def _wait(self):
         """Wait for messages, as a thread does in `receive`; or look for them a little later."""
         peer, driver = self.peer, self.host.driver
         if peer is None or driver is None or self._is_waiting:
@@ -264,17 +297,17 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
         else:
             self._network.after(_LOOK_AGAIN_S, self._look, peer)
 
-    def _filled(self, report: Callable[[], object] | None) -> None:
+    def _filled(self, report):
         if report is not None:
             report()
         self._look(self.peer)
 
-    def _look(self, peer: Peer | None) -> None:
+    def _look(self, peer):
         if peer is self.peer:
             self._is_waiting = False
             self._read()
 
-    def _read(self) -> None:
+    def _read(self):
         """Read all that is ready, if the application does read now, and wait for more."""
         is_stopped = self._network.clock.now_ns < self._stopped_until_ns
         if self._is_waiting or self.is_frozen or is_stopped:
@@ -284,18 +317,18 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
         if not self._is_resting:
             self._wait()
 
-    def _read_on(self, peer: Peer) -> None:
+    def _read_on(self, peer):
         if peer is self.peer:
             self._is_resting = False
             self._read()
 
-    def _on_loss(self, report: LossReport) -> None:
+    def _on_loss(self, report):
         self._deliver(report.session, report.topic, report.loss)
 
-    def _deliver_batch(self, batch: MessageBatch) -> None:
+    def _deliver_batch(self, batch):
         self._deliver(batch.session, batch.topic, batch)
 
-    def _deliver(self, session: int, topic: str, output: MessageBatch | Loss) -> None:
+    def _deliver(self, session, topic, output):
         stream = self._stream_of(session, topic)
         self._rewound[session, topic] += isinstance(output, Rewound)
         self._network.note(f"{self.name} reads {topic} {_describe(output)}")
@@ -305,7 +338,7 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
             self._is_resting = True
             self._network.after(seconds, self._read_on, self.peer)
 
-    def _stream_of(self, session: int, topic: str) -> Stream:
+    def _stream_of(self, session, topic):
         """Return the stream that something is of: the first one, until it is said to be rewound."""
         assert self.core is not None
         peer = self.core.peers[session]
@@ -314,16 +347,16 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
             streams.append(peer.streams[topic])
         return streams[min(self._rewound[session, topic], len(streams) - 1)]
 
-    def commit(self) -> None:
+    def commit(self):
         """Commit everything that the application got, durably."""
         if self.cursor is not None:
             self.cursor.commit(self.streams, all_of_it=True)
 
-    def _commit_later(self) -> None:
+    def _commit_later(self):
         if self.cursor is not None:
             self._network.after_chance(_COMMITS_PER_S, self._commit_some)
 
-    def _commit_some(self) -> None:
+    def _commit_some(self):
         if self.cursor is not None and not self._hurried:
             if not self.is_frozen:
                 self.cursor.commit(self.streams)
@@ -331,7 +364,7 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
 
     # --------------------------------------------------------------------------- checks
 
-    def _on_turn(self) -> None:
+    def _on_turn(self):
         core = self.core
         if core is None:
             return
@@ -342,7 +375,7 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
         if self._turns % _CHECK_EVERY == 0:
             self.check_streams()
 
-    def _on_joins(self, core: SubscriberCore) -> None:
+    def _on_joins(self, core):
         """Remember where the streams stood when a session was joined."""
         for publisher in self.publishers:
             if publisher.peer is None or (session := publisher.peer.core.session) in self.joined:
@@ -356,7 +389,7 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
                 for topic, head in publisher.peer.core.heads().items():
                     self.joins[session, topic] = head
 
-    def check_streams(self) -> None:
+    def check_streams(self):
         """Check the ledgers and the bounds; done now and then by itself."""
         if self.core is None:
             return
@@ -370,7 +403,7 @@ class SimulatedSubscriber(SimulatedProcess[SubscriberPeer]):
                 self._history.complain(f"{self.name} has more gaps than GAPS_MAX")
 
 
-def _describe(output: MessageBatch | Loss) -> str:
+def _describe(output):
     if isinstance(output, Loss):
         return f"lost {output.start} {output.stop} {output.reason.value}"
     return f"{output.sequence} {len(output)}"

@@ -2,25 +2,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
 
-from p2pmsg.config import PublisherConfig
-from p2pmsg.testing.clock import ManualClock
-from p2pmsg.testing.invariants import (
-    final_violations,
-    has_all_of_relay,
-    knows_all,
-    relay_violations,
-)
-from p2pmsg.testing.network import FaultyNetwork
-from p2pmsg.testing.options import NetworkOptions
-from p2pmsg.testing.oracle import History
-from p2pmsg.testing.simulated_publisher import SimulatedPublisher
-from p2pmsg.testing.simulated_relay import SimulatedRelay
-from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
+from p2pmsg.testing.drained import knows_all, knows_all_of_relay
 from recovery.checks import to_ns
 from recovery.heartbeat import INTERVAL_MAX_S
+from tests.simulation.simulator.invariants import final_violations, relay_violations
+from tests.simulation.simulator.network import SimulatedNetwork
+from tests.simulation.simulator.options import NetworkOptions
+from tests.simulation.simulator.oracle import History
+from tests.simulation.simulator.publisher import SimulatedPublisher
+from tests.simulation.simulator.relay import SimulatedRelay
+from tests.simulation.simulator.subscriber import SimulatedSubscriber
 
 _STEP_S = 0.02
 _CALM_S = 0.5
@@ -51,52 +43,50 @@ class Simulation:
 
     """
 
-    def __init__(
-        self, options: NetworkOptions | None = None, *, log: Callable[[str], object] | None = None
-    ) -> None:
+    def __init__(self, options=None, *, log=None):
         self.options = options or NetworkOptions()
-        self.publishers: list[SimulatedPublisher] = []
-        self.subscribers: list[SimulatedSubscriber] = []
-        self.relays: list[SimulatedRelay] = []
-        self.network = FaultyNetwork(self.options, log)
+        self.publishers = []
+        self.subscribers = []
+        self.relays = []
+        self.network = SimulatedNetwork(self.options, log)
         self._history = History()
         self._resynced = False
 
     @property
-    def clock(self) -> ManualClock:
+    def clock(self):
         """The time."""
         return self.network.clock
 
     @property
-    def trace(self) -> str:
+    def trace(self):
         """A hash of everything that has happened: the same options give the same one."""
         return self.network.trace
 
     @property
-    def published(self) -> int:
+    def published(self):
         """How many messages publishers have accepted."""
         return sum(map(len, self._history.published.values()))
 
     @property
-    def delivered(self) -> int:
+    def delivered(self):
         """How many messages applications got, in the current incarnations of their subscribers."""
         return sum(seen.delivered for one in self.subscribers for seen in one.oracle.seen.values())
 
     @property
-    def lost(self) -> dict[str, int]:
+    def lost(self):
         """How many messages were reported lost, by reason, in subscribers' current incarnations."""
-        total: Counter[str] = Counter()
+        total = Counter()
         for one in self.subscribers:
             for seen in one.oracle.seen.values():
                 total.update(seen.reasons)
         return dict(total)
 
     @property
-    def frames_sent(self) -> dict[str, int]:
+    def frames_sent(self):
         """How many frames were put on the way, by kind."""
-        return dict(self.network.sent)
+        return dict(self.network.kinds)
 
-    def add_publisher(self, config: PublisherConfig | None = None) -> SimulatedPublisher:
+    def add_publisher(self, config=None):
         """Add a publisher, which publishes at random from now on.
 
         Args:
@@ -108,12 +98,7 @@ class Simulation:
         self.publishers.append(publisher)
         return publisher
 
-    def add_relay(
-        self,
-        upstreams: "Sequence[SimulatedPublisher | SimulatedRelay] | None" = None,
-        *,
-        log: bool = False,
-    ) -> SimulatedRelay:
+    def add_relay(self, upstreams=None, *, log=False):
         """Add a relay.
 
         Args:
@@ -127,11 +112,7 @@ class Simulation:
         self.relays.append(relay)
         return relay
 
-    def add_subscriber(
-        self,
-        publishers: "Sequence[SimulatedPublisher | SimulatedRelay] | None" = None,
-        **options: Any,
-    ) -> SimulatedSubscriber:
+    def add_subscriber(self, publishers=None, **options):
         """Add a subscriber and an application that reads what it gets.
 
         Args:
@@ -145,14 +126,14 @@ class Simulation:
         self.subscribers.append(subscriber)
         return subscriber
 
-    def run(self, seconds: float) -> None:
+    def run(self, seconds):
         """Let so many `seconds` pass."""
         self.network.run_until(self.clock.now_ns + to_ns(seconds))
         self._check_publishers()
         for subscriber in self.subscribers:
             subscriber.check_streams()
 
-    def run_until(self, is_so: Callable[[], bool], timeout: float) -> bool:
+    def run_until(self, is_so, timeout):
         """Run from event to event until what `is_so` returns is true.
 
         False after `timeout`, in seconds.
@@ -166,7 +147,7 @@ class Simulation:
             self.network.run_until(due_ns)
         return True
 
-    def heal(self) -> None:
+    def heal(self):
         """End all faults: nothing is lost from now on, dead processes come back, all read."""
         self._resynced = True
         self.network.note("heal")
@@ -180,7 +161,7 @@ class Simulation:
             subscriber.revive()
             subscriber.hurry()
 
-    def drain(self, timeout: float) -> bool:
+    def drain(self, timeout):
         """Run until every subscriber has everything or knows it lost.
 
         False after `timeout`, in seconds.
@@ -192,16 +173,16 @@ class Simulation:
             self.run(_STEP_S)
         return True
 
-    def complain(self, what: str) -> None:
+    def complain(self, what):
         """Have `check` fail, and say `what` was wrong."""
         self._history.complain(what)
 
     @property
-    def violations(self) -> list[str]:
+    def violations(self):
         """What went wrong so far, without what `check` looks for at the end."""
         return list(self._history.violations)
 
-    def check(self, quiet: float = 2.0) -> None:
+    def check(self, quiet=2.0):
         """Raise `AssertionError`, with the seed, unless every promise was kept.
 
         After `drain` that includes the final ones: everything is accounted for, and for
@@ -219,11 +200,11 @@ class Simulation:
         if violations:
             raise AssertionError(f"seed {self.options.seed}: {'; '.join(violations)}")
 
-    def _check_quiet(self, seconds: float) -> None:
+    def _check_quiet(self, seconds):
         self.run(max(_CALM_S, 3 * self.options.delay[1]))  # what was asked is answered
-        before = self.network.sent.copy()
+        before = self.network.kinds.copy()
         self.run(seconds)
-        noise = self.network.sent - before
+        noise = self.network.kinds - before
         pairs = sum(
             len(publisher.topics)
             for subscriber in self.subscribers
@@ -243,7 +224,7 @@ class Simulation:
         if noise["HEARTBEAT"] > allowed:
             self._history.complain(f"{noise['HEARTBEAT']} heartbeats of at most {allowed:.0f}")
 
-    def _check_publishers(self) -> None:
+    def _check_publishers(self):
         for publisher in self.publishers:
             core = publisher.core
             if core is None:
@@ -260,25 +241,25 @@ class Simulation:
             if core.published != count:
                 self._history.complain(f"{publisher.name} claims {core.published} of {count}")
 
-    def _is_drained(self) -> bool:
+    def _is_drained(self):
         are_idle = all(one.is_idle for one in self.publishers)
         are_idle = are_idle and all(one.is_idle for one in self.relays)
         return are_idle and all(map(_has_everything, self._receivers))
 
-    def at_rate(self, rate: float, fault: Callable[[], None]) -> None:
+    def at_rate(self, rate, fault):
         """Call `fault` `rate` times a second on average, at random times, until `heal`."""
         self.network.after_chance(rate, self._do_fault, rate, fault)
 
-    def _do_fault(self, rate: float, fault: Callable[[], None]) -> None:
+    def _do_fault(self, rate, fault):
         if not self._resynced:
             fault()
             self.at_rate(rate, fault)
 
-    def about(self, seconds: float) -> float:
+    def about(self, seconds):
         """Return a random time, of half to one and a half times `seconds`."""
         return seconds * (0.5 + self.network.rng.random())
 
-    def part(self, publisher: str, subscriber: str, seconds: float) -> None:
+    def part(self, publisher, subscriber, seconds):
         """Let nothing pass between the processes named `publisher` and `subscriber`.
 
         So it is for `seconds`.
@@ -286,7 +267,7 @@ class Simulation:
         self.network.note(f"{publisher} and {subscriber} are parted for {seconds} s")
         self.network.part(publisher, subscriber, seconds)
 
-    def deafen(self, publisher: str, subscriber: str, seconds: float = math.inf) -> None:
+    def deafen(self, publisher, subscriber, seconds=math.inf):
         """Let nothing pass over the data path from `publisher` to `subscriber`, by their names.
 
         So it is for `seconds`, and the recovery channel works. Default: for ever, also after
@@ -295,17 +276,17 @@ class Simulation:
         self.network.note(f"{subscriber} hears nothing of {publisher} for {seconds} s")
         self.network.deafen(publisher, subscriber, seconds)
 
-    def some_path(self) -> tuple[str, str]:
+    def some_path(self):
         """Choose a publisher, or relay, and one of its subscribers; return their names."""
         subscriber = self.network.rng.choice(self.subscribers)
         return self.network.rng.choice(subscriber.sources).name, subscriber.name
 
     @property
-    def _receivers(self) -> list[SimulatedSubscriber | SimulatedRelay]:
+    def _receivers(self):
         return [*self.relays, *self.subscribers]
 
 
-def _has_everything(subscriber: SimulatedSubscriber | SimulatedRelay) -> bool:
+def _has_everything(subscriber):
     core = subscriber.core
     if core is None or core.ready:
         return False
@@ -317,11 +298,12 @@ def _has_everything(subscriber: SimulatedSubscriber | SimulatedRelay) -> bool:
         return False  # of a session that died before it was joined, too, the end is noticed
     for index, (line, publisher) in enumerate(zip(core.lines, subscriber.sources, strict=True)):
         if isinstance(publisher, SimulatedRelay):
-            hears = subscriber.hears(publisher)
-            if not has_all_of_relay(subscriber, index, publisher, hears=hears):
+            hears, topics = subscriber.hears(publisher), subscriber.topics
+            if publisher.peer is None or not knows_all_of_relay(
+                core, topics, index, publisher.peer, hears=hears
+            ):
                 return False
             continue
-        assert isinstance(publisher, SimulatedPublisher)
         if publisher.is_gone:
             continue
         if line.session != publisher.session:
@@ -335,7 +317,7 @@ def _has_everything(subscriber: SimulatedSubscriber | SimulatedRelay) -> bool:
             return False  # it has restarted on its log, and its welcome is on its way
         if not publisher.is_read_by(core):
             return False
-        if not knows_all(subscriber, peer, publisher.core.heads()):
+        if not knows_all(subscriber.topics, peer, publisher.core.heads()):
             return False
     if any(stream.receiver.missing for stream in core.streams):
         return False

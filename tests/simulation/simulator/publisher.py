@@ -1,26 +1,19 @@
 """A publisher in the simulator: the real peer, and an application that publishes at random."""
 
 from dataclasses import replace
-from typing import Any, Final
 
 from p2pmsg import Publisher
-from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import SendQueueFullError
-from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.peers.network import on
-from p2pmsg.peers.publisher import PublisherPeer
-from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.testing.network import FaultyNetwork
-from p2pmsg.testing.oracle import Accepted, History
-from p2pmsg.testing.simulated_process import SimulatedProcess
-from recovery.log import LogConfig, MemoryStore
+from recovery.log import LogConfig
+from tests.simulation.simulator.oracle import Accepted
+from tests.simulation.simulator.process import SimulatedProcess
 
-LOG_SEGMENT_BYTES: Final = 64 * 1024
-_CLOSE_S: Final = 60.0
+LOG_SEGMENT_BYTES = 64 * 1024
+_CLOSE_S = 60.0
 
 
-class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
+class SimulatedPublisher(SimulatedProcess):
     """A publisher; made by `Simulation.add_publisher`.
 
     Attributes:
@@ -30,9 +23,7 @@ class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
 
     """
 
-    def __init__(
-        self, name: str, network: FaultyNetwork, history: History, config: PublisherConfig | None
-    ) -> None:
+    def __init__(self, name, network, history, config):
         super().__init__(name, network, history)
         options = network.options
         self.endpoint = self.host.publishing_endpoint(multicast=bool(options.multicast))
@@ -45,15 +36,13 @@ class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
             self._config = replace(self._config, multicast=multicast)
         self._publishing = True
         self._recovery = ""
-        self._synced: dict[tuple[int, str], int] = {}
-        self._last_session: int | None = None
+        self._synced = {}
+        self._last_session = None
         self._evicted_before = False
-        log = None
-        if options.log:
-            log = LogConfig("log", segment_bytes=LOG_SEGMENT_BYTES, fsync=options.fsync)
-        self._options: dict[str, Any] = {
+        log = LogConfig("log", segment_bytes=LOG_SEGMENT_BYTES, fsync=options.fsync)
+        self._options = {
             "name": name,
-            "log": log,
+            "log": log if options.log else None,
             "config": self._config,
             "security": network.security,
             "recovery_endpoint": f"memory://{name}.recovery",
@@ -62,41 +51,39 @@ class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
         self._publish_later()
 
     @property
-    def core(self) -> PublisherCore | None:
+    def core(self):
         """The engine, or None while it is dead."""
         return None if self.peer is None else self.peer.core
 
     @property
-    def disk(self) -> MemoryStore | None:
+    def disk(self):
         """Where its log is; None without one."""
         return self.host.disk if self._network.options.log else None
 
     @property
-    def recovery(self) -> str:
+    def recovery(self):
         """Where its current incarnation answers requests, or the last one did."""
         return self._recovery
 
     @property
-    def session(self) -> int | None:
+    def session(self):
         """The session of the current incarnation, or None while it is dead."""
         return None if self.core is None else self.core.session
 
     @property
-    def multicast(self) -> MulticastSender | None:
+    def multicast(self):
         """The multicast's part of the protocol in the current incarnation, if there is one."""
-        found = None if self.core is None else self.core.multicast
-        assert found is None or isinstance(found, MulticastSender)
-        return found
+        return None if self.core is None else self.core.multicast
 
     @property
-    def evicted(self) -> bool:
+    def evicted(self):
         """Whether a replay buffer of any incarnation has forgotten what no log has."""
         core = self.core
         evicts = core is not None and core.replay.messages_evicted > 0
         return self.disk is None and (self._evicted_before or evicts)
 
     @property
-    def is_idle(self) -> bool:
+    def is_idle(self):
         """Whether nothing waits to be sent, or to be confirmed."""
         core = self.core
         if core is None or self.peer is None:
@@ -107,7 +94,7 @@ class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
         waits = self.peer.outgoing.waits or core.unsynced or core.open_batches or core.control
         return not waits
 
-    def is_read_by(self, subscriber: SubscriberCore) -> bool:
+    def is_read_by(self, subscriber):
         """Whether a subscriber has the key that it seals with, if it seals."""
         keys = None if self.multicast is None else self.multicast.keys
         if keys is None or self.session is None:
@@ -116,13 +103,12 @@ class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
         held = None if member is None else member.keys
         return held is not None and keys.group.secret.id in held.keyring.ids(self.session)
 
-    def start(self) -> None:
+    def start(self):
         """Start, as a new session or in that of its log."""
         if self.peer is not None or self.is_gone:
             return
         with on(self.host):
             self._face = Publisher(self.endpoint, **self._options)
-        assert self.peer is not None
         core = self.peer.core
         self._recovery = self.peer.server.endpoint
         self._network.note(f"{self.name} starts {core.session:016x}")
@@ -139,7 +125,7 @@ class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
             self._history.go_on(core.session, topic, following, acknowledged, rewound=rewound)
         self.is_rewound = False
 
-    def take_forged(self, data: bytes) -> None:
+    def take_forged(self, data):
         """Take a datagram that a stranger sent."""
         multicast = self.multicast
         if multicast is not None:
@@ -148,20 +134,20 @@ class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
             self.pump()
             self._network.answered_bytes += multicast.nacks - nacks
 
-    def rotate_keys(self) -> None:
+    def rotate_keys(self):
         """Begin to seal with another key."""
         if self.multicast is not None and self.multicast.keys is not None:
             self._network.note(f"{self.name} rotates its keys")
             self._face.rotate_keys()
             self.pump()
 
-    def leave_for_good(self) -> None:
+    def leave_for_good(self):
         """Crash, never to come back; its log is gone, too."""
         if self.core is not None:
             self._history.ended.add(self.core.session)
         super().leave_for_good()
 
-    def crash(self) -> None:
+    def crash(self):
         """Crash; what was on its way is lost."""
         core = self.core
         if core is None:
@@ -181,16 +167,16 @@ class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
         else:
             network.note(f"{self.name} crashes, and its log stays")
 
-    def publish_again(self) -> None:
+    def publish_again(self):
         """Go on publishing after `stop_publishing`."""
         self._publishing = True
         self._publish_later()
 
-    def stop_publishing(self) -> None:
+    def stop_publishing(self):
         """Publish nothing from now on."""
         self._publishing = False
 
-    def close(self) -> None:
+    def close(self):
         """Begin to close: flush, and wait for the subscribers; `is_complete` says when."""
         self._publishing = False
         if self.peer is not None and self.host.driver is not None:
@@ -199,11 +185,11 @@ class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
             self.host.driver.wake()
 
     @property
-    def is_complete(self) -> bool:
+    def is_complete(self):
         """Whether everything has left, and every subscriber known says that it has everything."""
         return self.core is not None and self.core.is_complete
 
-    def publish(self, topic: str, count: int = 1) -> None:
+    def publish(self, topic, count=1):
         """Publish `count` random messages, as one call."""
         core, rng = self.core, self._network.rng
         if core is None:
@@ -221,34 +207,26 @@ class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
         except SendQueueFullError:
             return
 
-    def accept(
-        self,
-        topic: str,
-        value: Any,
-        key: str | None = None,
-        timestamp_ns: int | None = None,
-        headers: dict[str, Any] | None = None,
-    ) -> int:
+    def accept(self, topic, value, key=None, timestamp_ns=None, headers=None):
         """Publish this message, and return its sequence."""
         core = self.core
-        assert core is not None
         sequence = self._face.publish(topic, value, key, timestamp_ns, headers)
         message = Accepted(value, key, timestamp_ns, headers, self.host.now_ns())
         self._history.accept(core.session, topic, sequence, message)
         return sequence
 
-    def _on_turn(self) -> None:
+    def _on_turn(self):
         core = self.core
         if core is not None and core.log is not None and not core.unsynced:
             for topic, (_, following) in core.heads().items():
                 self._synced[core.session, topic] = following
 
-    def _publish_later(self) -> None:
+    def _publish_later(self):
         rate = self._network.options.messages_per_s
         if rate and self._publishing:
             self._network.after_chance(rate, self._publish_some)
 
-    def _publish_some(self) -> None:
+    def _publish_some(self):
         if not self._publishing:
             return
         rng, peer = self._network.rng, self.peer
@@ -267,9 +245,7 @@ class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
             self.publish(topic)
         self._publish_later()
 
-    def _publish_many(
-        self, core: PublisherCore, topic: str, messages: list[Accepted], *, keyed: bool
-    ) -> None:
+    def _publish_many(self, core, topic, messages, *, keyed):
         values = [message.value for message in messages]
         keys = [message.key for message in messages] if keyed else None
         try:
@@ -283,10 +259,10 @@ class SimulatedPublisher(SimulatedProcess[PublisherPeer]):
             accepted = plain if keyed else replace(plain, key=None)
             self._history.accept(core.session, topic, sequence, accepted)
 
-    def _message(self, sequence: int) -> Accepted:
+    def _message(self, sequence):
         rng, bytes_max = self._network.rng, self._network.options.bytes_max
         draw = rng.random()
-        value: Any = sequence.to_bytes(8, "big") + bytes(int(rng.random() * bytes_max))
+        value = sequence.to_bytes(8, "big") + bytes(int(rng.random() * bytes_max))
         if draw < 0.1:
             value = {"sequence": sequence, "price": draw}
         elif draw < 0.2:

@@ -1,19 +1,11 @@
 """What must hold at the end of a simulation."""
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol
-
-from p2pmsg.relay.core import RelayCore
-from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.sessions import Session, Stream
-from p2pmsg.testing.oracle import History, Seen, key_of, title_of
-from p2pmsg.testing.simulated_publisher import SimulatedPublisher
-from p2pmsg.testing.simulated_relay import SimulatedRelay
-from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from recovery import LossReason, RangeSet
+from tests.simulation.simulator.oracle import Seen, key_of, title_of
+from tests.simulation.simulator.relay import SimulatedRelay
 
 
-def final_violations(subscriber: SimulatedSubscriber, history: History) -> Iterator[str]:
+def final_violations(subscriber, history):
     """Return what is wrong at a subscriber that should have everything."""
     if subscriber.core is None:
         yield f"{subscriber.name} is dead"
@@ -41,7 +33,7 @@ def final_violations(subscriber: SimulatedSubscriber, history: History) -> Itera
             yield from _start_violations(subscriber, stream, name, history, died_at)
 
 
-def _stream_violations(subscriber: SimulatedSubscriber, stream: Stream) -> Iterator[str]:
+def _stream_violations(subscriber, stream):
     name = title_of(subscriber.name, stream)
     if stream.retired:
         return
@@ -59,9 +51,7 @@ def _stream_violations(subscriber: SimulatedSubscriber, stream: Stream) -> Itera
         yield f"{name} has [{receiver.start}, {receiver.head}), and {parts}"
 
 
-def _publisher_violations(
-    subscriber: SimulatedSubscriber, publisher: SimulatedPublisher, history: History
-) -> Iterator[str]:
+def _publisher_violations(subscriber, publisher, history):
     if publisher.is_gone:
         return
     core, peer = publisher.core, subscriber.peer_of(publisher)
@@ -87,13 +77,7 @@ def _publisher_violations(
         yield from _loss_violations(subscriber, publisher, stream, name)
 
 
-def _start_violations(
-    subscriber: SimulatedSubscriber,
-    stream: Stream,
-    name: str,
-    history: History,
-    not_joined: tuple[int, int] = (0, 0),
-) -> Iterator[str]:
+def _start_violations(subscriber, stream, name, history, not_joined=(0, 0)):
     """Check that the stream does not start later than it may.
 
     `not_joined` is (earliest kept, next) to go by where nobody saw the session being joined.
@@ -131,9 +115,7 @@ def _start_violations(
         yield f"{name} starts at {start} instead of {latest}"
 
 
-def _rewound_violations(
-    subscriber: SimulatedSubscriber, stream: Stream, name: str, history: History
-) -> Iterator[str]:
+def _rewound_violations(subscriber, stream, name, history):
     """Check that what a publisher sent after it had gone back came, or was reported lost."""
     key = key_of(stream)
     if key not in history.former:
@@ -152,9 +134,7 @@ def _rewound_violations(
             return
 
 
-def _loss_violations(
-    subscriber: SimulatedSubscriber, publisher: SimulatedPublisher, stream: Stream, name: str
-) -> Iterator[str]:
+def _loss_violations(subscriber, publisher, stream, name):
     """Check that what was lost had to be."""
     seen = subscriber.oracle.seen.get(key_of(stream))
     reasons = set(seen.reasons) if seen else set()
@@ -166,61 +146,7 @@ def _loss_violations(
         yield f"{name} skipped messages although it waits"
 
 
-class Receiver(Protocol):
-    """A subscriber, or a relay, of the simulator or of a virtual network."""
-
-    @property
-    def core(self) -> SubscriberCore | None:
-        """Its engine, or None while it is dead."""
-
-    def wants(self, topic: str) -> bool:
-        """Whether it takes a topic."""
-
-
-class Relay(Protocol):
-    """A relay, likewise."""
-
-    @property
-    def core(self) -> SubscriberCore | None:
-        """The engine of its receiving side, or None while it is dead."""
-
-    @property
-    def relay(self) -> RelayCore | None:
-        """The engine of its publishing side, or None while it is dead."""
-
-
-def knows_all(subscriber: Receiver, peer: Session, heads: Mapping[str, tuple[int, int]]) -> bool:
-    """Whether a subscriber knows of all messages of a session that it takes."""
-    for topic, (_, following) in heads.items():
-        stream = peer.streams.get(topic)
-        head = 0 if stream is None else stream.receiver.head
-        if head < following and subscriber.wants(topic):
-            return False
-    return True
-
-
-def has_all_of_relay(subscriber: Receiver, line: int, place: Relay, *, hears: bool = True) -> bool:
-    """Whether a subscriber knows of everything that a relay serves; where it `hears` it, surely."""
-    core, relay, source = subscriber.core, place.relay, place.core
-    if core is None or relay is None or core.lines[line].relay != relay.id:
-        return False
-    met = () if source is None else source.peers.items()
-    joined = {session for session, peer in met if peer.joined and not peer.gone}
-    if joined - relay.sessions.keys():  # of one that is gone it may have nothing to serve
-        return False
-    for session, served in relay.sessions.items():
-        peer = core.peers.get(session)
-        routes = [] if peer is None else [route.handshake for route in peer.relayed]
-        routes = [one for one in routes if one.line == line]
-        sure = [one for one in routes if one.joined and (one.probe is None or not hears)]
-        if peer is None or not sure:  # over a dead data path no echo comes
-            return False
-        if not knows_all(subscriber, peer, served.heads()):
-            return False
-    return True
-
-
-def relay_violations(subscriber: SimulatedSubscriber) -> Iterator[str]:
+def relay_violations(subscriber):
     """Say what was lost although a relay had it, all the time."""
     core = subscriber.core
     relays = [place for place in subscriber.sources if isinstance(place, SimulatedRelay)]
@@ -243,9 +169,7 @@ def relay_violations(subscriber: SimulatedSubscriber) -> Iterator[str]:
                 yield from _lost_of(subscriber, place, stream, kept)
 
 
-def _lost_of(
-    subscriber: SimulatedSubscriber, place: SimulatedRelay, stream: Stream, kept: RangeSet
-) -> Iterator[str]:
+def _lost_of(subscriber, place, stream, kept):
     name = title_of(subscriber.name, stream)
     for loss in stream.receiver.lost_ranges:
         had = kept.overlap(loss.start, loss.stop)

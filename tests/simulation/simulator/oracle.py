@@ -4,22 +4,17 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from p2pmsg.message import MessageBatch
-from p2pmsg.stats import StreamLedger
-from p2pmsg.subscriber.sessions import Stream
 from recovery import Loss, LossReason, RangeSet, Rewound
 
 VIOLATIONS_MAX = 10
-StreamKey = tuple[int, str]
-"""A stream's session and topic."""
 
 
-def key_of(stream: Stream) -> StreamKey:
+def key_of(stream):
     """Return a stream's session and topic."""
     return stream.peer.session, stream.topic
 
 
-def title_of(subscriber: str, stream: Stream) -> str:
+def title_of(subscriber, stream):
     """Return what violations call a subscriber's stream."""
     return f"{subscriber}: {stream.topic!r} of {stream.peer.name}"
 
@@ -48,30 +43,22 @@ class History:
 
     """
 
-    def __init__(self) -> None:
-        self.went_back: dict[StreamKey, int] = {}
-        self.former: dict[StreamKey, list[list[Accepted | None]]] = {}
-        self.published: dict[StreamKey, list[Accepted | None]] = {}
-        self.ended: set[int] = set()
-        self.kept: dict[StreamKey, tuple[int, int]] = {}
-        self.violations: list[str] = []
+    def __init__(self):
+        self.went_back = {}
+        self.former = {}
+        self.published = {}
+        self.ended = set()
+        self.kept = {}
+        self.violations = []
 
-    def accept(self, session: int, topic: str, sequence: int, message: Accepted) -> None:
+    def accept(self, session, topic, sequence, message):
         """Record a message that a publisher accepted."""
         messages = self.published.setdefault((session, topic), [])
         if sequence != len(messages):
             self.complain(f"{topic!r} got sequence {sequence} for message {len(messages)}")
         messages.append(message)
 
-    def go_on(
-        self,
-        session: int,
-        topic: str,
-        following: int,
-        acknowledged: int | None = None,
-        *,
-        rewound: bool = False,
-    ) -> None:
+    def go_on(self, session, topic, following, acknowledged=None, *, rewound=False):
         """Record where a publisher continues after a crash; what it skips is lost.
 
         Args:
@@ -93,11 +80,11 @@ class History:
         del messages[following:]
         messages += [None] * (following - len(messages))
 
-    def of(self, stream: Stream) -> list[Accepted | None]:
+    def of(self, stream):
         """Return the messages of a subscriber's stream."""
         return self.published.get(key_of(stream), [])
 
-    def complain(self, what: str) -> None:
+    def complain(self, what):
         """Record that something went wrong."""
         if len(self.violations) < VIOLATIONS_MAX:
             self.violations.append(what)
@@ -135,7 +122,6 @@ class Oracle:
         history: what was published.
         deadline_ns: how long it waits for repairs.
         conflate: whether only the newest message of each key is wanted.
-        checks_content: whether messages are compared with what was published. Default True.
 
     Attributes:
         seen: what the application saw, by (session, topic).
@@ -143,24 +129,15 @@ class Oracle:
 
     """
 
-    def __init__(
-        self,
-        name: str,
-        history: History,
-        deadline_ns: int,
-        *,
-        conflate: bool,
-        checks_content: bool = True,
-    ) -> None:
-        self._checks_content = checks_content
+    def __init__(self, name, history, deadline_ns, *, conflate):
         self.conflate = conflate
         self.name = name
         self.history = history
         self.deadline_ns = deadline_ns
-        self.seen: defaultdict[StreamKey, Seen] = defaultdict(Seen)
+        self.seen = defaultdict(Seen)
         self.rewound = 0
 
-    def take(self, stream: Stream, output: MessageBatch | Loss, *, now_ns: int) -> None:
+    def take(self, stream, output, *, now_ns):
         """Look at what the application gets next."""
         if isinstance(output, Rewound):
             self._take_rewound(stream, output)
@@ -189,7 +166,7 @@ class Oracle:
             seen.delivered += len(output)
             self._check_content(stream, output)
 
-    def check_ledger(self, ledger: StreamLedger) -> None:
+    def check_ledger(self, ledger):
         """Compare a stream's ledger, as users see it, with what the application saw."""
         key = ledger.session, ledger.topic
         title = f"{self.name}: {ledger.topic!r} of {ledger.publisher}"
@@ -205,7 +182,7 @@ class Oracle:
             text = f"has head {ledger.head} where {known} were published"
             self.history.complain(f"{title} {text}")
 
-    def _go_on(self, stream: Stream, seen: Seen, start: int, stop: int) -> None:
+    def _go_on(self, stream, seen, start, stop):
         """Go on with what follows; what is left out was conflated, or else it is wrong."""
         if start < seen.next or (start > seen.next and not self.conflate):
             self._complain(stream, f"went on at {start} instead of {seen.next}")
@@ -216,22 +193,20 @@ class Oracle:
             seen.replaced[None if message is None else message.key] = sequence
         seen.next = stop
 
-    def _take_rewound(self, stream: Stream, rewound: Rewound) -> None:
+    def _take_rewound(self, stream, rewound):
         key = key_of(stream)
         if key not in self.history.former:
             self._complain(stream, f"is said to have gone back, which it has not: {rewound}")
         self.rewound += 1
         self.seen[key] = Seen()
 
-    def _seen(self, stream: Stream) -> Seen:
+    def _seen(self, stream):
         seen = self.seen[stream.peer.session, stream.topic]
         if seen.next < 0 and stream.receiver.started:
             seen.next = stream.receiver.start
         return seen
 
-    def _check_content(self, stream: Stream, batch: MessageBatch) -> None:
-        if not self._checks_content:
-            return
+    def _check_content(self, stream, batch):
         messages = self.history.of(stream)
         former = self.history.former.get(key_of(stream), [])
         for message in batch:
@@ -250,7 +225,7 @@ class Oracle:
             elif not _has(messages, sequence, got):
                 self._complain(stream, f"delivered {sequence} with another content")
 
-    def _check_loss(self, stream: Stream, loss: Loss, now_ns: int) -> None:
+    def _check_loss(self, stream, loss, now_ns):
         reason = loss.reason
         if reason is LossReason.PUBLISHER_GONE and stream.peer.session not in self.history.ended:
             self._complain(stream, f"lost {loss} of a publisher that lives")
@@ -263,11 +238,11 @@ class Oracle:
             elif now_ns - _accepted_ns(messages[loss.start]) < self.deadline_ns:
                 self._complain(stream, f"lost {loss} before its deadline")
 
-    def _complain(self, stream: Stream, what: str) -> None:
+    def _complain(self, stream, what):
         self.history.complain(f"{title_of(self.name, stream)} {what}")
 
 
-def _has(messages: "list[Accepted | None]", sequence: int, got: Accepted) -> bool:
+def _has(messages, sequence, got):
     """Whether a stream has at `sequence` what was received."""
     want = messages[sequence] if sequence < len(messages) else None
     if want is None or (got.value, got.key, got.headers) != (want.value, want.key, want.headers):
@@ -275,5 +250,5 @@ def _has(messages: "list[Accepted | None]", sequence: int, got: Accepted) -> boo
     return want.timestamp_ns in (None, got.timestamp_ns)
 
 
-def _accepted_ns(message: Accepted | None) -> int:
+def _accepted_ns(message):
     return 0 if message is None else message.at_ns

@@ -1,19 +1,12 @@
 """A subscriber's cursor in the simulator: commits at random, deaths, and what must hold after."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
-from p2pmsg.message import MessageBatch
-from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.resume import ResumePoints
-from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.testing.network import FaultyNetwork
-from p2pmsg.testing.oracle import History, StreamKey, key_of, title_of
-from recovery import CursorConfig, CursorFile, Loss, Rewound
+from recovery import CursorConfig, Loss, Rewound
 from recovery.memory_store import MemoryStoreFile
+from tests.simulation.simulator.oracle import key_of, title_of
 
 
 @dataclass(slots=True)
@@ -54,22 +47,22 @@ class SimulatedCursor:
 
     """
 
-    def __init__(self, name: str, network: FaultyNetwork, history: History) -> None:
+    def __init__(self, name, network, history):
         self.config = CursorConfig(name, fsync=network.options.fsync)
-        self.covered: dict[StreamKey, Covered] = {}
+        self.covered = {}
         self.delivered = self.repeated = 0
-        self.lost: Counter[str] = Counter()
-        self.recorded: set[int] = set()
-        self.met: set[str] = set()
+        self.lost = Counter()
+        self.recorded = set()
+        self.met = set()
         self._name = name
         self._network = network
         self._history = history
         self._deaths = 0
         self._file = network.stores[name] = MemoryStoreFile(name, self._step)
-        self._face: Any = None
-        self._returned: dict[StreamKey, list[MessageBatch]] = {}
+        self._face = None
+        self._returned = {}
 
-    def begin(self, core: SubscriberCore, face: Any) -> None:
+    def begin(self, core, face):
         """Begin an incarnation."""
         self._face = face
         self._returned.clear()
@@ -78,16 +71,15 @@ class SimulatedCursor:
         for covered in self.covered.values():
             covered.at_hand = None
 
-    def look(self, core: SubscriberCore) -> None:
+    def look(self, core):
         """See which sessions are on the disk."""
         self.recorded.update(self._file_of(core).cursor.sessions)
 
     @staticmethod
-    def _file_of(core: SubscriberCore) -> CursorFile:
-        assert isinstance(core.cursor, ResumePoints)
+    def _file_of(core):
         return core.cursor.file
 
-    def crash(self) -> None:
+    def crash(self):
         """End an incarnation, with the operating system's perhaps."""
         network = self._network
         self._face = None
@@ -100,7 +92,7 @@ class SimulatedCursor:
         else:
             self._file.kill()
 
-    def take(self, stream: Stream, output: MessageBatch | Loss) -> None:
+    def take(self, stream, output):
         """Look at what the application gets next."""
         key = key_of(stream)
         if isinstance(output, Rewound):
@@ -130,7 +122,7 @@ class SimulatedCursor:
             self.delivered += new
             self.repeated += count - new
 
-    def commit(self, streams: Sequence[Stream], *, all_of_it: bool = False) -> None:
+    def commit(self, streams, *, all_of_it=False):
         """Commit what the application got, all of it or a part."""
         face, rng = self._face, self._network.rng
         if face is None:
@@ -149,7 +141,7 @@ class SimulatedCursor:
                 self._call(face.commit, batch)
                 self._on_committed(self.covered[key_of(stream)], batch[len(batch) - 1].sequence + 1)
 
-    def _step(self) -> None:
+    def _step(self):
         """Let the process die within a write, perhaps."""
         deaths = self._deaths
         if self._network.step is not None:
@@ -157,16 +149,16 @@ class SimulatedCursor:
         if self._deaths != deaths:
             raise Killed
 
-    def _call(self, call: Callable[..., object], *arguments: Any) -> None:
+    def _call(self, call, *arguments):
         with suppress(Killed):
             call(*arguments)
 
-    def _on_committed(self, covered: Covered, following: int) -> None:
+    def _on_committed(self, covered, following):
         if self._face is None:
             return
         covered.committed = max(covered.committed, following)
         if self.config.fsync != "never":
             covered.durable = covered.committed
 
-    def _complain(self, stream: Stream, what: str) -> None:
+    def _complain(self, stream, what):
         self._history.complain(f"{title_of(self._name, stream)} {what}")

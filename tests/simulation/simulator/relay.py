@@ -1,33 +1,17 @@
 """A relay in the simulator: the real peer."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
 
 from p2pmsg import Relay
 from p2pmsg.peers.network import on
-from p2pmsg.peers.relay import RelayPeer
-from p2pmsg.relay.core import RelayCore
-from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.sessions import Session
-from p2pmsg.testing.network import FaultyNetwork
-from p2pmsg.testing.oracle import History, StreamKey
-from p2pmsg.testing.simulated_process import SimulatedProcess
-from p2pmsg.testing.simulated_publisher import LOG_SEGMENT_BYTES, SimulatedPublisher
 from recovery import RangeSet
-from recovery.log import LogConfig, MemoryStore
+from recovery.log import LogConfig
+from tests.simulation.simulator.process import SimulatedProcess
+from tests.simulation.simulator.publisher import LOG_SEGMENT_BYTES
 
 
-class Upstream(Protocol):
-    """What a relay connects to."""
-
-    @property
-    def endpoint(self) -> str:
-        """Where it is bound."""
-
-
-class SimulatedRelay(SimulatedProcess[RelayPeer]):
+class SimulatedRelay(SimulatedProcess):
     """A relay; made by `Simulation.add_relay`.
 
     Attributes:
@@ -39,23 +23,17 @@ class SimulatedRelay(SimulatedProcess[RelayPeer]):
 
     """
 
-    def __init__(
-        self,
-        name: str,
-        network: FaultyNetwork,
-        history: History,
-        upstreams: Sequence[Upstream],
-        *,
-        log: bool,
-    ) -> None:
+    topics = ()
+
+    def __init__(self, name, network, history, upstreams, *, log):
         super().__init__(name, network, history)
         self.endpoint = self.host.publishing_endpoint(multicast=False)
         self.forgot = False
-        self.never_had: defaultdict[StreamKey, RangeSet] = defaultdict(RangeSet)
-        self.disk: MemoryStore | None = self.host.disk if log else None
+        self.never_had = defaultdict(RangeSet)
+        self.disk = self.host.disk if log else None
         self.sources = list(upstreams)
         config = network.options.subscriber
-        self._options: dict[str, Any] = {
+        self._options = {
             "name": name,
             "config": network.options.publisher,
             # It gives up a gap before its subscribers do, as `Relay` does by default.
@@ -66,50 +44,36 @@ class SimulatedRelay(SimulatedProcess[RelayPeer]):
         self.revive()
 
     @property
-    def relay(self) -> RelayCore | None:
+    def relay(self):
         """The engine of its publishing side, or None while it is dead."""
         return None if self.peer is None else self.peer.core
 
     @property
-    def core(self) -> SubscriberCore | None:
+    def core(self):
         """The engine of its receiving side, or None while it is dead."""
         return None if self.peer is None else self.peer.source
 
     @property
-    def evicted(self) -> bool:
+    def evicted(self):
         """Whether it forgot anything that it had received."""
         relay = self.relay
         full = relay is not None and self.disk is None and relay.replay.messages_evicted > 0
         return self.forgot or full
 
     @property
-    def is_idle(self) -> bool:
+    def is_idle(self):
         """Whether nothing waits to be sent."""
         relay = self.relay
         return relay is not None and not (relay.outbox or relay.unsynced or relay.control)
 
-    def wants(self, topic: str) -> bool:
-        """Return True: it takes all."""
-        return True
-
-    def hears(self, publisher: "SimulatedPublisher | SimulatedRelay") -> bool:
-        """Whether the data path from a publisher, or a relay, works."""
-        return not self._network.is_one_way(publisher.name, self.name)
-
-    def peer_of(self, publisher: SimulatedPublisher) -> Session | None:
-        """Return what is known of the publisher's current incarnation."""
-        if self.core is None or publisher.session is None:
-            return None
-        return self.core.peers.get(publisher.session)
-
-    def revive(self) -> None:
+    def revive(self):
         """Start, with what its log has."""
         if self.peer is None and not self.is_gone:
             self._network.note(f"{self.name} starts")
             with on(self.host):
                 Relay([one.endpoint for one in self.sources], self.endpoint, **self._options)
 
-    def crash(self) -> None:
+    def crash(self):
         """Crash; what it has in memory is gone."""
         relay = self.relay
         if relay is None:
