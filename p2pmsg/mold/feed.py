@@ -9,17 +9,7 @@ from typing import NamedTuple, Protocol
 
 from p2pmsg import control, wire
 from p2pmsg.mold import codec
-from p2pmsg.mold.sessions import (
-    AGAIN_NS,
-    AGAIN_PACKETS,
-    QUIET_NS,
-    UNCONFIRMED_ENDED_NS,
-    UNCONFIRMED_NS,
-    LineView,
-    MoldSession,
-    MoldSessions,
-    Unconfirmed,
-)
+from p2pmsg.mold.sessions import LATE_NS, LineView, MoldSession, MoldSessions
 from p2pmsg.publisher.batch import pack_slice
 from p2pmsg.wire import FrameError, Kind
 
@@ -81,9 +71,6 @@ class FeedTaker(Protocol):
     def current_feed(self, line: int) -> tuple[int, int] | None:
         """Return the session of a line, and when it was last heard; None: it has none."""
 
-    def misses(self, session: int, topic: str, start: int, count: int) -> bool:
-        """Whether any of these messages of a stream that is known has not come."""
-
     def announce(
         self, line: int, feed: SessionAnnounced, now_ns: int
     ) -> tuple[int | None, int | None]:
@@ -136,155 +123,44 @@ class MoldFeed:
 
     def answer(self, session: int, packet: codec.Packet, *, wall_ns: int) -> bytes:
         """Return the frame of a packet that answers a request."""
-        of = self._sessions.of(session)
-        of.on_messages(packet)
-        return self._frame(of, packet, wall_ns)
+        return self._frame(self._sessions.of(session), packet, wall_ns)
 
     def unconfirmed(self, session: int) -> bool:
         """Whether a session has perhaps begun again, so that answers would be the new one's."""
         return any(
-            view.unconfirmed is not None and view.session.session == session
-            for view in self._views.values()
+            view.unconfirmed and view.session.session == session for view in self._views.values()
         )
 
-    def _take(
-        self, view: LineView, packet: codec.Packet, arrival: Arrival, came_ns: int | None = None
-    ) -> None:
-        """Take a packet, which came at `came_ns` if that was before now."""
-        now_ns = arrival.now_ns if came_ns is None else came_ns
-        stop = packet.sequence + len(packet.messages)
-        session = view.session
-        if now_ns - view.last_heard_ns >= UNCONFIRMED_NS:
-            newest = self._sessions.newest(packet.session)
-            if newest is not session:  # the others know more than this line, which was silent
-                self._join(packet, newest, now_ns)
-                view.session, view.head, view.unconfirmed, view.since_ns = newest, 0, None, now_ns
-                session = newest
-        view.last_heard_ns = now_ns
-        if session.is_former and stop > session.head and self._is_of_newest(packet):
-            begun = view.unconfirmed or Unconfirmed(now_ns)
-            begun.hold(packet, now_ns)
-            self._begin_again(view, begun, arrival)
+    def _take(self, view: LineView, packet: codec.Packet, arrival: Arrival) -> None:
+        now_ns = arrival.now_ns
+        falls_back = packet.sequence < view.head
+        silent_ns = now_ns - view.session.went_on_ns
+        is_former = view.session.is_former and not falls_back
+        if is_former or (falls_back and silent_ns >= view.session.begins_again_ns(packet.sequence)):
+            self._begin_again(view, packet, now_ns)
+        elif falls_back and silent_ns >= LATE_NS:
+            view.unconfirmed = True
+            self._taker.reject("unconfirmed", frames=1)
+            self._taker.on_heard(self._line, now_ns)
             return
-        differs = packet.sequence < session.head and session.differs(packet)
-        if stop < view.head or (differs and stop < session.head):
-            self._take_old(view, packet, arrival, now_ns)
-            return
-        unconfirmed = view.unconfirmed
-        if differs and unconfirmed is None:
-            unconfirmed = Unconfirmed(now_ns)
-            if session.end is None and now_ns - session.head_ns < QUIET_NS:
-                unconfirmed.hold(packet, now_ns)
-                view.unconfirmed = unconfirmed  # the next packet goes on after it, or does not
-                return
-        if unconfirmed is not None and self._came_again(view, unconfirmed, packet):
-            unconfirmed.hold(packet, now_ns)
-            self._begin_again(view, unconfirmed, arrival)
-            return
-        if differs:
-            self._reject_other(session, packet)
-            return
-        view.head = stop
-        if stop >= session.head:
-            session.head, session.head_ns = stop, now_ns
-        if view.unconfirmed is not None:
-            unconfirmed, view.unconfirmed = view.unconfirmed, None
-            for (
-                held,
-                _,
-            ) in unconfirmed.held:  # they were late; what is known already is known by now
-                if session.differs(held):
-                    self._reject_other(session, held)
-                elif self._is_missing(session, held):
-                    self._pass_on(session, held, arrival)
+        session, stop = view.session, packet.sequence + len(packet.messages)
+        if packet.sequence >= view.head:
+            session.went_on_ns, view.unconfirmed = now_ns, False
+        view.head = max(view.head, stop)
+        session.head = max(session.head, stop)
         self._pass_on(session, packet, arrival)
 
-    def _take_old(
-        self, view: LineView, packet: codec.Packet, arrival: Arrival, now_ns: int
-    ) -> None:
-        """Take a packet from before what the line has shown: it is late, or the name began again.
-
-        What is missing in the midst of a session that goes on has simply come late. Unconfirmed,
-        it is kept, for it may belong to another session.
-        """
-        session, unconfirmed = view.session, view.unconfirmed
-        is_missing = self._is_missing(session, packet)
-        if unconfirmed is None:
-            if is_missing and not session.differs(packet):
-                self._pass_on(session, packet, arrival)
-                return
-            unconfirmed = view.unconfirmed = Unconfirmed(now_ns)
-        if not unconfirmed.hold(packet, now_ns):
-            self._taker.reject("unheld")
-        self._taker.on_heard(self._line, arrival.now_ns)
-        if packet.messages and not is_missing:
-            self._pass_on(session, packet, arrival)  # counted as a duplicate
-        wait_ns = UNCONFIRMED_NS if session.end is None else UNCONFIRMED_ENDED_NS
-        if (
-            unconfirmed.packets > 1
-            and now_ns - max(unconfirmed.since_ns, session.head_ns) >= wait_ns
-        ):
-            self._begin_again(view, unconfirmed, arrival)
-
-    def _came_again(self, view: LineView, unconfirmed: Unconfirmed, packet: codec.Packet) -> bool:
-        """Whether everything from the first to the head came once more, up to this packet.
-
-        One that says something else than the session did is itself a part of what came.
-        """
-        session, covered, stop = view.session, unconfirmed.covered, packet.sequence
-        if packet.sequence < unconfirmed.reached > view.head:
-            return False  # it does not go on after what came, but at the former head
-        other = session.differs(packet)
-        if other:
-            covered += unconfirmed.uncovered(packet)
-            stop += len(packet.messages)
-        is_at_head = session.head_ns >= unconfirmed.since_ns and not other
-        other = other or any(session.differs(held) for held, _ in unconfirmed.held)
-        if other and self._sessions.newest(session.name) is not session:
-            return True  # another line has seen that it has begun again
-        if 2 * covered < stop - FIRST or is_at_head:
-            return False
-        if unconfirmed.packets < AGAIN_PACKETS and not other:
-            return False
-        return unconfirmed.since_ns - (session.since_ns if other else view.since_ns) >= AGAIN_NS
-
-    def _is_of_newest(self, packet: codec.Packet) -> bool:
-        """Whether it is of the name's newest session, as far as is known.
-
-        Another line has seen that the name has begun again, so the former one goes on no more.
-        """
-        return not self._sessions.newest(packet.session).differs(packet)
-
-    def _reject_other(self, session: MoldSession, packet: codec.Packet) -> None:
-        """Drop a packet that says something else than the session did: it is none of it."""
-        name = session.name.decode("latin-1").rstrip()
-        self._sessions.strange.append((name, packet.sequence))
-        self._taker.reject("differs", frames=1)
-
-    def _begin_again(self, view: LineView, unconfirmed: Unconfirmed, arrival: Arrival) -> None:
-        """Take a session's name for that of a new one, whose packets are those unconfirmed."""
+    def _begin_again(self, view: LineView, packet: codec.Packet, now_ns: int) -> None:
+        """Take a session's name for that of a new one, of which this packet is."""
         former = view.session
-        first, _ = unconfirmed.held[0]
-        session = self._sessions.begin_again(former, first)
-        self._sessions.restarts.append(
-            (former.name.decode("latin-1").rstrip(), former.head, first.sequence)
-        )
-        view.unconfirmed = None
-        session.since_ns = session.since_ns or unconfirmed.since_ns
-        self._join(first, session, arrival.now_ns)
-        view.session, view.head, view.since_ns = session, 0, unconfirmed.since_ns
-        for packet, came_ns in unconfirmed.held:  # it may have begun again more than once
-            self._take(view, packet, arrival, came_ns)
-        view.last_heard_ns = arrival.now_ns
-
-    def _is_missing(self, session: MoldSession, packet: codec.Packet) -> bool:
-        start, count = packet.sequence, len(packet.messages)
-        return count > 0 and self._taker.misses(session.session, self._topic, start, count)
+        view.session, view.head = self._sessions.begin_again(former), 0
+        name = former.name.decode("latin-1").rstrip()
+        self._sessions.restarts.append((name, former.head, packet.sequence))
+        self._join(packet, view.session, now_ns)
 
     def _pass_on(self, session: MoldSession, packet: codec.Packet, arrival: Arrival) -> None:
         now_ns, wall_ns, shed = arrival
         if packet.messages:
-            session.on_messages(packet)
             frame = self._frame(session, packet, wall_ns)
         else:
             earliest = control.Heartbeat(0)
@@ -324,7 +200,7 @@ class MoldFeed:
                 raise FrameError("session")
         session = known or self._sessions.newest(packet.session)
         head = self._join(packet, session, now_ns)
-        view = LineView(session, head, now_ns, now_ns)
+        view = LineView(session, head)
         if len(self._views) >= _VIEWS_MAX:
             del self._views[next(iter(self._views))]
         self._views[packet.session] = view
@@ -338,13 +214,12 @@ class MoldFeed:
 
     def _join(self, packet: codec.Packet, session: MoldSession, now_ns: int) -> int:
         """Make a session the line's; returns the head that a cursor knows of it, or 0."""
-        session.since_ns = session.since_ns or now_ns
         name = packet.session.decode("latin-1").rstrip()
         can_ask = self._sessions.can_ask
         feed = SessionAnnounced(session.session, name, self._topic, FIRST, packet.sequence, can_ask)
         resumed, former = self._taker.announce(self._line, feed, now_ns)
         if resumed is not None:
-            session.head, session.head_ns = max(session.head, resumed), now_ns
+            session.head, session.went_on_ns = max(session.head, resumed), now_ns
         if former is not None and not self._has_ended(former):
             self._taker.end_feed(former, self._topic, None)
         return resumed or 0

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 from p2pmsg.errors import LogFailedError
 from p2pmsg.mold import codec
 from p2pmsg.wire import FrameError
-from recovery import HeartbeatSchedule, ReplayBuffer, RetransmitScheduler, TokenBucket
+from recovery import HeartbeatSchedule, ReplayBuffer, TokenBucket
 
 if TYPE_CHECKING:
     from p2pmsg.mold.log import MoldLog
 
 _MS = 1_000_000
 _STREAM = "mold"
-_ADDRESSES_MAX = 4096
+_ASKED_MAX = 4096
+"""Requests that wait; who is not answered asks again."""
 HOST_BYTES_S, HOST_BURST_BYTES = 16 * 2**20, 4 * 2**20
 """Answers to one host. A request is 20 bytes and its sender's address may be forged: the host that
 it names gets no more than this. A receiver that is short of it asks again."""
@@ -33,17 +34,15 @@ class Answer:
     """The answer to a request, with the messages that are found for it.
 
     Attributes:
-        requester, start, stop: who asked, and for what.
-        address: of it.
+        address, start, stop: who asked, and for what.
         messages: the first of them that are kept; none where they are still to be looked up.
 
     """
 
-    __slots__ = ("address", "messages", "requester", "start", "stop")
+    __slots__ = ("address", "messages", "start", "stop")
 
-    def __init__(self, requester: bytes, address: Any, start: int, stop: int) -> None:
-        self.requester, self.address = requester, address
-        self.start, self.stop = start, stop
+    def __init__(self, address: Any, start: int, stop: int) -> None:
+        self.address, self.start, self.stop = address, start, stop
         self.messages: list[bytes] = []
 
 
@@ -82,8 +81,7 @@ class MoldPublisherCore:
         self._packet_bytes = packet_bytes
         self._history = history
         self._log = log
-        self._scheduler: RetransmitScheduler[str] = RetransmitScheduler(linger=0.0)
-        self._addresses: dict[bytes, Any] = {}
+        self._asked: dict[tuple[Any, int], int] = {}  # by address and start, the stop
         self._heartbeat = HeartbeatSchedule(now_ns=now_ns, interval_min=_HEARTBEAT_S)
         self._end_due_ns = 0
 
@@ -158,9 +156,10 @@ class MoldPublisherCore:
         """Return when `handle_timer` has something to do."""
         return self._end_due_ns if self.ended else self._heartbeat.next_deadline_ns()
 
-    def next_answer_ns(self, *, now_ns: int) -> int | None:
-        """Return when there is something to answer, or None."""
-        return self._scheduler.next_deadline_ns(now_ns=now_ns)
+    @property
+    def has_requests(self) -> bool:
+        """Whether there is something to answer."""
+        return bool(self._asked)
 
     def receive_request(self, data: bytes, address: Any, *, now_ns: int) -> None:
         """Take a request; what is malformed is counted."""
@@ -178,25 +177,21 @@ class MoldPublisherCore:
         if not self._may_answer(str(address[0]), now_ns):
             self.throttled += 1
             return
-        requester = repr(address).encode()
-        if requester not in self._addresses and len(self._addresses) >= _ADDRESSES_MAX:
-            self._addresses.pop(next(iter(self._addresses)))
-        self._addresses[requester] = address
-        self._scheduler.request(requester, _STREAM, [(start, stop)], now_ns=now_ns)
+        if len(self._asked) < _ASKED_MAX:
+            self._asked[address, start] = stop
 
-    def next_answer(self, *, now_ns: int) -> Answer | None:
-        """Return what is to be answered next, or None; `packet_of` or `refuse` ends it.
+    def next_answer(self) -> Answer | None:
+        """Return what is to be answered next, or None; then call `packet_of` or `refuse`.
 
         Where it has no messages, `read_log` and `ask_history` come first: outside of the section,
         since they may take their time. They change the answer alone.
         """
-        while (job := self._scheduler.next_job(now_ns=now_ns)) is not None:
-            requester, _, start, stop = job
-            answer = Answer(requester, self._addresses.get(requester), start, stop)
-            if answer.address is not None:
-                answer.messages = self._buffered(start, stop)
-                if answer.messages or self._log is not None or self._history is not None:
-                    return answer
+        while self._asked:
+            address, start = key = next(iter(self._asked))
+            answer = Answer(address, start, self._asked.pop(key))
+            answer.messages = self._buffered(start, answer.stop)
+            if answer.messages or self._log is not None or self._history is not None:
+                return answer
             self.refuse(answer)
         return None
 
@@ -211,24 +206,19 @@ class MoldPublisherCore:
             start, stop = answer.start, answer.stop
             answer.messages = list(self._history(start, stop))[: stop - start]
 
-    def packet_of(self, answer: Answer, *, now_ns: int) -> bytes:
+    def packet_of(self, answer: Answer) -> bytes:
         """Return the packet to send.
 
         It is one packet; who wanted more asks again, as the specification has it.
         """
-        who, start, stop = answer.requester, answer.start, answer.stop
-        made = codec.packets(self.session, start, answer.messages, self._packet_bytes)
+        made = codec.packets(self.session, answer.start, answer.messages, self._packet_bytes)
         _, count, data = made[0]
         self.messages_repaired += count
-        self._scheduler.sent(who, _STREAM, start, start + count, len(data), now_ns=now_ns)
-        if start + count < stop:
-            self._scheduler.drop_range(who, _STREAM, start + count, stop)
         return data
 
     def refuse(self, answer: Answer) -> None:
         """Count what nothing keeps."""
         self.unanswered += answer.stop - answer.start
-        self._scheduler.drop_range(answer.requester, _STREAM, answer.start, answer.stop)
 
     def _may_answer(self, host: str, now_ns: int) -> bool:
         """Take an answer out of a host's budget, if it has one left."""

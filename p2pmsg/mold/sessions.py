@@ -1,44 +1,25 @@
 """The sessions of MoldUDP64 feeds, as all lines of a subscriber know them.
 
-A session that begins again under the same name uses its sequences a second time. Its packets look
-like old ones that come late. What distinguishes them::
-
-    line's packets fall back ──▶ unconfirmed ──one at the head comes──▶ they were late
-                                    ├──only such packets, and no line at the head, for
-                                    │  UNCONFIRMED_NS──▶ a new session of that name
-                                    └──all from the first to the head, AGAIN_NS after the former
-                                       ones──▶ likewise
-
-A later line does not fall back: it is compared with what it brought itself. Those that came from
-the first to the head are believed where they say something else, or are many; a few packets that
-say the same once more are taken for what the network repeats.
+A session that begins again under its name uses its sequences a second time. Its packets look like
+old ones that come late; what distinguishes them is that no line goes on meanwhile.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
-from p2pmsg.mold.codec import Packet
-
 _MS: Final = 1_000_000
-UNCONFIRMED_NS: Final = 2000 * _MS
-"""How long nothing but sequences that are known already must come, while the head is not heard of:
-twice the time between heartbeats."""
-UNCONFIRMED_ENDED_NS: Final = 500 * _MS
-"""The same where the session has said that it is over."""
+LATE_NS: Final = 50 * _MS
+"""So soon after a packet that went on, one that falls back is late. After that it may be of a
+session that begins again: it is dropped, and asked for where it is missing."""
 AGAIN_NS: Final = 500 * _MS
-"""How much later than the line's first packets all of them must come again: longer than a network
-delays what it repeats."""
-QUIET_NS: Final = 50 * _MS
-"""How long nothing of a session that has not ended came before one packet alone shows that it has
-begun again. Else the next one must go on after it: a forged packet ends no busy session."""
-AGAIN_PACKETS: Final = 32
-"""So many packets in order are no repetition, though they say the same."""
-DIGESTS_MAX: Final = 256
-"""Messages, from the first on, of which a hash is kept to see whether others say the same."""
-HELD_BYTES: Final = 4 * 2**20
-"""What is kept meanwhile of what may be the new session; beyond it, it is asked for later."""
+"""After so long one of the first packets, or any packet after the end, shows that the session has
+begun again: longer than a network delays what it repeats."""
+AGAIN_LATER_NS: Final = 2000 * _MS
+"""After so long any packet does: twice the time between heartbeats."""
+FIRST_MAX: Final = 256
+"""A packet that begins with so low a sequence is one of the first."""
 NAMES_MAX: Final = 4096
 """Sessions that are remembered; the oldest are forgotten first."""
 
@@ -57,13 +38,10 @@ class MoldSession:
         name: as it goes over the wire.
         number: how often the name had begun again before.
         session: its 64-bit id.
-        head: the highest next sequence that any line showed, and when one last did.
-        since_ns: when its first packet came.
+        head: the highest next sequence that any line showed.
+        went_on_ns: when a line last went on, or said where it stands.
         end: the sequence after its last one, once it has said that it is over.
         is_former: whether its name has begun again since.
-        digests: hashes of its first messages, by sequence.
-        last: the highest sequence of a message that came, and `last_digest` its hash: a packet that
-            begins before the head, and reaches it, has that message.
 
     """
 
@@ -71,71 +49,14 @@ class MoldSession:
     number: int
     session: int
     head: int = 0
-    head_ns: int = 0
-    since_ns: int = 0
+    went_on_ns: int = 0
     end: int | None = None
     is_former: bool = False
-    digests: dict[int, int] = field(default_factory=dict)
-    last: int = 0
-    last_digest: int = 0
 
-    def on_messages(self, packet: Packet) -> None:
-        """Note what the first messages, and the last one, say; there is one at least."""
-        start, messages = packet.sequence, packet.messages
-        if start <= DIGESTS_MAX:
-            for sequence, message in enumerate(messages[: DIGESTS_MAX + 1 - start], start):
-                self.digests.setdefault(sequence, hash(message))
-        last = start + len(messages) - 1
-        if last > self.last:
-            self.last, self.last_digest = last, hash(messages[-1])
-
-    def differs(self, packet: Packet) -> bool:
-        """Whether a packet is known to say something else than this session did."""
-        start, messages = packet.sequence, packet.messages
-        at = self.last - start
-        if 0 <= at < len(messages) and hash(messages[at]) != self.last_digest:
-            return True
-        return start <= DIGESTS_MAX and any(
-            self.digests.get(sequence, hash(message)) != hash(message)
-            for sequence, message in enumerate(messages[: DIGESTS_MAX + 1 - start], start)
-        )
-
-
-@dataclass(slots=True)
-class Unconfirmed:
-    """Packets of a line that are perhaps those of a session that began again.
-
-    Attributes:
-        since_ns: when the first one came.
-        packets: how many came.
-        covered: different messages that came, in order, up to `reached`.
-        held: the packets, and when each came, as far as there is space.
-
-    """
-
-    since_ns: int
-    packets: int = 0
-    covered: int = 0
-    reached: int = 0
-    held: deque[tuple[Packet, int]] = field(default_factory=deque)
-    held_bytes: int = 0
-
-    def uncovered(self, packet: Packet) -> int:
-        """How many messages of a packet are not covered yet."""
-        stop = packet.sequence + len(packet.messages)
-        return max(0, stop - max(self.reached, packet.sequence))
-
-    def hold(self, packet: Packet, now_ns: int) -> bool:
-        """Keep a packet; False: there is no space for it."""
-        size = sum(map(len, packet.messages)) + 64
-        self.packets += 1
-        self.covered += self.uncovered(packet)
-        self.reached = max(self.reached, packet.sequence + len(packet.messages))
-        if self.held_bytes + size > HELD_BYTES:
-            return False
-        self.held.append((packet, now_ns))
-        self.held_bytes += size
-        return True
+    def begins_again_ns(self, sequence: int) -> int:
+        """Return how long no line must have gone on for a packet to show that it begins again."""
+        is_soon = self.end is not None or sequence <= FIRST_MAX
+        return AGAIN_NS if is_soon else AGAIN_LATER_NS
 
 
 @dataclass(slots=True)
@@ -145,17 +66,13 @@ class LineView:
     Attributes:
         session: which it is now.
         head: the highest next sequence that this line showed.
-        since_ns: when it brought the first packet.
-        last_heard_ns: when it last brought a packet.
-        unconfirmed: since its packets fell back.
+        unconfirmed: whether its last packet fell back, so that it may have begun again.
 
     """
 
     session: MoldSession
     head: int
-    since_ns: int
-    last_heard_ns: int
-    unconfirmed: Unconfirmed | None = None
+    unconfirmed: bool = False
 
 
 class MoldSessions:
@@ -167,15 +84,12 @@ class MoldSessions:
     Attributes:
         restarts: (name, how far it was, where it is) of sessions that began again, until the shell
             has reported them.
-        strange: (name, sequence) of packets that were dropped because they say something else than
-            their session did, and yet do not show that it has begun again.
 
     """
 
     def __init__(self, *, can_ask: bool) -> None:
         self.can_ask = can_ask
         self.restarts: deque[tuple[str, int, int]] = deque(maxlen=64)
-        self.strange: deque[tuple[str, int]] = deque(maxlen=64)
         self._newest: dict[bytes, MoldSession] = {}
         self._by_id: dict[int, MoldSession] = {}
 
@@ -187,20 +101,13 @@ class MoldSessions:
         """Return the last session of a name, which is a new one where there was none."""
         return self.find(name) or self._make(name, 0)
 
-    def begin_again(self, former: MoldSession, first: Packet) -> MoldSession:
-        """Return the session that came after `former` under its name, and has its first packet.
-
-        Other lines may have shown several; else it is a new one.
-        """
+    def begin_again(self, former: MoldSession) -> MoldSession:
+        """Return the session that came after `former` under its name; another line may know it."""
         newest = self._newest.get(former.name)
-        if newest is None or newest.number <= former.number:
-            former.is_former = True
-            return self._make(former.name, former.number + 1)
-        for number in range(former.number + 1, newest.number):
-            found = self._by_id.get(session_id(former.name, number))
-            if found is not None and not found.differs(first):
-                return found
-        return newest
+        if newest is not None and newest.number > former.number:
+            return newest
+        former.is_former = True
+        return self._make(former.name, former.number + 1)
 
     def of(self, session: int) -> MoldSession:
         """Return the session that an id stands for; `KeyError` where it was forgotten."""

@@ -13,7 +13,6 @@ from p2pmsg.mold.sessions import MoldSessions
 from p2pmsg.peers.datagram_line import DatagramLine
 from p2pmsg.peers.network import MACHINE, Network
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.trouble import Rarely
 from p2pmsg.wire import FrameError
 from transports.endpoint import is_address, request_address
 from transports.failing import Failing
@@ -146,7 +145,6 @@ class MoldLine(DatagramLine):
         self._endpoint = endpoint
         self._group = group
         self._feed = MoldFeed(core, line, endpoint.option("topic", "mold"), group.sessions)
-        self._strange_logged = Rarely()
 
     def open_client(self, session: int) -> "MoldClient":
         """Return what asks the request servers for messages of a session."""
@@ -155,28 +153,15 @@ class MoldLine(DatagramLine):
     def take(self, *, shed: bool = False) -> int:
         """Give the core what has come; log sessions that began again."""
         taken = super().take(shed=shed)
-        sessions = self._group.sessions
-        if sessions.restarts or sessions.strange:
-            self._report(sessions)
-        return taken
-
-    def _report(self, sessions: MoldSessions) -> None:
-        while sessions.strange:
-            name, first = sessions.strange.popleft()
-            if self._strange_logged.is_due():
-                _log.warning(
-                    "%s: a packet of the session %r from sequence %d on says something else than "
-                    "what was received, and is dropped: if the session has begun again, give it "
-                    "another name",
-                    self._endpoint, name, first,
-                )  # fmt: skip
-        while sessions.restarts:
-            name, head, first = sessions.restarts.popleft()
+        restarts = self._group.sessions.restarts
+        while restarts:
+            name, head, first = restarts.popleft()
             _log.warning(
                 "%s: the session %r, which stood at sequence %d, has begun again, and is at %d: "
                 "it is received as a new session",
                 self._endpoint, name, head, first,
             )  # fmt: skip
+        return taken
 
     def receive_awake(self) -> bytes | None:
         """Give the core what has come, and return nothing."""

@@ -161,9 +161,8 @@ class MoldPublisherPeer(Peer):
         """Return when there is something to send."""
         now_ns = self.now_ns()
         due_ns = self._core.next_deadline_ns()
-        if self._reading is None:  # else requests wait for what is looked up
-            answer_ns = self._core.next_answer_ns(now_ns=now_ns)
-            due_ns = due_ns if answer_ns is None else min(due_ns, answer_ns)
+        if self._core.has_requests and self._reading is None:
+            due_ns = now_ns  # else requests wait for what is looked up
         if self._core.outbox:
             due_ns = min(due_ns, max(self._again_ns, self._bucket.ready_at_ns(now_ns)))
         return due_ns
@@ -293,7 +292,7 @@ class MoldPublisherPeer(Peer):
         for _ in range(_ANSWERS_PER_TURN):
             if self._reading is not None:
                 return
-            answer = self._core.next_answer(now_ns=self.now_ns())
+            answer = self._core.next_answer()
             if answer is None:
                 return
             if answer.messages:
@@ -302,7 +301,7 @@ class MoldPublisherPeer(Peer):
                 self._reading = answer
 
     def _send_answer(self, answer: Answer) -> None:
-        data = self._core.packet_of(answer, now_ns=self.now_ns())
+        data = self._core.packet_of(answer)
         try:
             self._server.sendto(data, answer.address)
             if self._answers.why:

@@ -328,11 +328,6 @@ class SubscriberCore:
         peer = self.peers.get(self.lines[line].session or 0)
         return None if peer is None else (peer.session, peer.heard_ns)
 
-    def misses(self, session: int, topic: str, start: int, count: int) -> bool:
-        """Whether any of these messages of a stream that is known has not come."""
-        stream = self._stream(session, topic)
-        return stream is not None and not stream.receiver.has(start, count)
-
     def announce(
         self, line: int, feed: "SessionAnnounced", now_ns: int
     ) -> tuple[int | None, int | None]:

@@ -23,21 +23,21 @@ def make(**changes):
 def answers(core, start, count, address=("me", 1), now_ns=0):
     core.receive_request(codec.request(SESSION, start, count), address, now_ns=now_ns)
     found = []
-    for data, to in answered(core, now_ns):
+    for data, to in answered(core):
         assert to == address
         assert len(data) <= 100
         found.append(codec.read_packet(data))
     return found
 
 
-def answered(core, now_ns):
+def answered(core):
     """Yield (packet, address) of all answers."""
-    while (answer := core.next_answer(now_ns=now_ns)) is not None:
+    while (answer := core.next_answer()) is not None:
         if not answer.messages:
             core.read_log(answer)
             core.ask_history(answer)
         if answer.messages:
-            yield core.packet_of(answer, now_ns=now_ns), answer.address
+            yield core.packet_of(answer), answer.address
         else:
             core.refuse(answer)
 
@@ -88,7 +88,7 @@ def test_one_that_a_stranger_names_as_the_sender_gets_a_bounded_amount():
         total = 0
         for port in range(count):
             core.receive_request(codec.request(SESSION, 1, 1), (host, port), now_ns=now_ns)
-            total += sum(len(data) for data, _ in answered(core, now_ns))
+            total += sum(len(data) for data, _ in answered(core))
         return total
 
     flood = size_of("victim", 0)
