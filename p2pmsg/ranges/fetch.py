@@ -1,6 +1,5 @@
 """One fetch of a range: windows are asked for, batches and losses come out in order. No I/O."""
 
-from collections import deque
 from functools import lru_cache
 from random import Random
 from typing import Final
@@ -19,12 +18,6 @@ _WINDOW_BYTES: Final = 8 * 2**20
 _WINDOW_COUNT: Final = 1024
 """How many messages are asked for until their size is known."""
 _WINDOW_COUNT_MAX: Final = 131_072
-_ARRIVED_BYTES_MAX: Final = 2 * _WINDOW_BYTES
-_ARRIVED_MAX: Final = 1024
-"""What has arrived and was not looked at yet: bytes of frames, and refusals. More than that was not
-asked for; it is dropped."""
-_FIRST_NS: Final = 50 * MS
-"""How long the first answer is waited for before anything else is done."""
 _RECONNECT_NS: Final = 2000 * MS
 _PAUSE_NS: Final = 10 * MS
 _ABSENT_NS: Final = 2000 * MS
@@ -45,9 +38,6 @@ def end_of(item: MessageBatch | LossReport) -> int:
 
 class RangeFetch:
     """One `fetch`.
-
-    A small range mostly comes as one frame, which is returned as it is: making the state machine
-    for what else may happen takes as long as all the rest of such a fetch.
 
     Args:
         place: who is asked.
@@ -79,32 +69,24 @@ class RangeFetch:
     ) -> None:
         self.place = place
         self._topic = topic
-        self._start = self.position = self._asked = start
+        self.position = start
         self._stop = stop
         self._session = session
-        self._limit_ns = limit_ns
+        self._config = _config(limit_ns)
         self._window = _WINDOW_COUNT
         self._rng = rng
         peer = place.publisher
         self._name = peer.name if peer is not None and peer.session == session else ""
-        self._machine: StreamReceiver[Frame] | None = None
-        self._whole: Frame | None = None
-        self._arrived: deque[Frame | tuple[LossReason, list[control.Range]]] = deque()
-        self._arrived_bytes = 0
         self._begun_ns = self._last_heard_ns = self._reconnected_ns = self._left_ns = now_ns
         self._answered_ns = -1
         self._absent_ns: int | None = None
-        self._waiting: Delivery[Frame] | None = None
-        self._lost: Loss | None = None
         self._decode = decode
         self._fixed = fixed
-        self._is_denied = False
         self._seen = -1
+        self.reset()
         place.fetches[session, topic] = self
-        if start < stop and peer is not None and peer.session == session:
-            # At once, so that fetches of several peers wait at the same time.
-            self._asked = min(stop, start + self._window)
-            self._request([(start, self._asked)])
+        if peer is not None and peer.session == session:
+            self._ask_due(now_ns)  # at once, so that fetches of several peers wait together
 
     @property
     def is_over(self) -> bool:
@@ -119,10 +101,10 @@ class RangeFetch:
         """Ask again, from `position` on. Default: for what `next_item` did not return."""
         if position is not None:
             self.position = position
-        self._start = self._asked = self.position
-        self._machine = self._whole = self._waiting = self._lost = None
-        self._arrived.clear()
-        self._arrived_bytes = 0
+        self._receiver: StreamReceiver[Frame] = StreamReceiver(self._config, self._rng)
+        self._receiver.start_at(self.position, now_ns=0)
+        self._waiting: Delivery[Frame] | None = None
+        self._lost: Loss | None = None
         self._is_denied = False
 
     def begin(self, position: int, now_ns: int) -> None:
@@ -134,8 +116,7 @@ class RangeFetch:
         if position != self.position:
             self.reset(position)
         if now_ns - self._left_ns > _PAUSE_NS:
-            if self._machine is not None:
-                self._machine.nacks.postpone(now_ns=now_ns, delay_ns=0)
+            self._receiver.nacks.postpone(now_ns=now_ns, delay_ns=0)
             self._last_heard_ns = self._reconnected_ns = now_ns
 
     def next_item(self, now_ns: int) -> MessageBatch | LossReport | None:
@@ -156,8 +137,7 @@ class RangeFetch:
                 self._is_denied = False
                 raise denied_by(self._name, self._topic)
             return None
-        if self._machine is not None:
-            self._move_on(now_ns)
+        self._ask_due(now_ns)
         self.position = end_of(item)
         return item
 
@@ -165,20 +145,10 @@ class RangeFetch:
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             return waiting
-        while True:
-            if self._machine is not None:
-                output = self._machine.next_output()
-                if output is not None:
-                    if isinstance(output, Loss) and output.reason is LossReason.TIMEOUT:
-                        self._give_up(output.reason, now_ns)  # the rest as well
-                    return output
-            elif self._whole is not None:
-                frame, self._whole, start = self._whole, None, self._start
-                self._start = self._stop
-                return Delivery(frame, start, start - frame.sequence, self._stop - start)
-            if not self._arrived:
-                return None
-            self._take_next(now_ns)
+        output = self._receiver.next_output()
+        if isinstance(output, Loss) and output.reason is LossReason.TIMEOUT:
+            self._give_up(output.reason, now_ns)  # the rest as well
+        return output
 
     def _merge(self, loss: Loss) -> LossReport | None:
         """Report one range once, however many windows it was asked for in."""
@@ -209,31 +179,18 @@ class RangeFetch:
     def _report(self, loss: Loss) -> LossReport:
         return LossReport(self._topic, self._session, self._name, loss)
 
-    def _receiver(self, now_ns: int) -> StreamReceiver[Frame]:
-        """Return the state machine, which knows of what was asked for before it was made."""
-        if self._machine is None:
-            machine: StreamReceiver[Frame] = StreamReceiver(_config(self._limit_ns), self._rng)
-            machine.start_at(self._start, now_ns=now_ns)
-            if self._asked > self._start:
-                machine.observe_head(self._asked, now_ns=now_ns)
-                machine.nacks.due(now_ns=now_ns)
-            self._machine = machine
-        return self._machine
-
     def _give_up(self, reason: LossReason, now_ns: int) -> None:
-        receiver = self._receiver(now_ns)
-        receiver.observe_head(self._stop, now_ns=now_ns)
-        receiver.give_up(reason)
+        self._receiver.observe_head(self._stop, now_ns=now_ns)
+        self._receiver.give_up(reason)
 
     def take_frame(self, frame: Frame, now_ns: int) -> None:
-        """Take messages of this range; they are looked at when it is their turn."""
-        if min(frame.count, self._stop - frame.sequence) < 1:
+        """Take messages of this range."""
+        count, size = min(frame.count, self._stop - frame.sequence), len(frame.data)
+        if count < 1:
             return  # left over from an earlier fetch
         self._last_heard_ns = now_ns
-        size = len(frame.data)
-        if not self._arrived or self._arrived_bytes + size <= _ARRIVED_BYTES_MAX:
-            self._arrived.append(frame)
-            self._arrived_bytes += size
+        self._window = max(1, min(_WINDOW_COUNT_MAX, _WINDOW_BYTES * frame.count // size))
+        self._receiver.receive(frame.sequence, count, size, frame, now_ns=now_ns)
 
     def take_refusal(self, body: control.Refused, now_ns: int) -> None:
         """Take that a part of it is not there any more."""
@@ -242,41 +199,15 @@ class RangeFetch:
             reason = LossReason(body.reason)
         except ValueError:
             raise FrameError("reason") from None
-        if any(start >= stop for start, stop in body.ranges):
-            raise FrameError("range")
-        if len(self._arrived) < _ARRIVED_MAX:
-            self._arrived.append((reason, body.ranges))
-
-    def _take_next(self, now_ns: int) -> None:
-        """Look at what has arrived next."""
-        arrived = self._arrived.popleft()
-        if isinstance(arrived, Frame):
-            self._arrived_bytes -= len(arrived.data)
-            self._receive(arrived, now_ns)
-        elif self._start < self._stop and self._whole is None:
-            self._refuse(*arrived, now_ns)
-
-    def _receive(self, frame: Frame, now_ns: int) -> None:
-        if self._machine is None:
-            if self._start >= self._stop or self._whole is not None:
-                return  # it came twice
-            if frame.sequence <= self._start and frame.sequence + frame.count >= self._stop:
-                self._whole = frame
-                return
-        count, size = min(frame.count, self._stop - frame.sequence), len(frame.data)
-        self._window = max(1, min(_WINDOW_COUNT_MAX, _WINDOW_BYTES * frame.count // size))
-        receiver = self._receiver(now_ns)
-        receiver.receive(frame.sequence, count, size, frame, now_ns=now_ns)
-
-    def _refuse(self, reason: LossReason, ranges: list[control.Range], now_ns: int) -> None:
-        receiver = self._receiver(now_ns)
-        for start, stop in ranges:
+        for start, stop in body.ranges:
+            if start >= stop:
+                raise FrameError("range")
             if reason is LossReason.DENIED:
                 self._is_denied = True
             elif reason is LossReason.BUDGET:
-                receiver.nacks.set_loss_reason(start, stop, reason)
+                self._receiver.nacks.set_loss_reason(start, stop, reason)
             else:
-                receiver.reject(start, stop, reason, now_ns=now_ns)
+                self._receiver.reject(start, stop, reason, now_ns=now_ns)
 
     def is_silent(self, now_ns: int) -> bool:
         """Whether nothing has come for so long that `on_partial` says more."""
@@ -289,12 +220,9 @@ class RangeFetch:
 
     def ask(self, now_ns: int) -> int:
         """Nothing has come: ask what is due, see who is there; return when to look again."""
-        place = self.place
+        place, receiver = self.place, self._receiver
         self._seen = place.version
         silence_ns = now_ns - self._last_heard_ns
-        if self._machine is None and self._asked > self._start and silence_ns < _FIRST_NS:
-            return self._last_heard_ns + _FIRST_NS
-        receiver = self._receiver(now_ns)
         if place.publisher is None or silence_ns > SILENCE_NS:
             place.listen(now_ns)
             if silence_ns > _RECONNECT_NS and now_ns - self._reconnected_ns > _RECONNECT_NS:
@@ -303,25 +231,23 @@ class RangeFetch:
         if not self._may_be_there(now_ns):
             self._give_up(LossReason.PUBLISHER_GONE, now_ns)
             return now_ns
-        peer, relay = place.publisher, place.relay
+        peer = place.publisher
         if peer is not None and not self._is_other():
             self._name = peer.name or self._name
         receiver.handle_timer(now_ns=now_ns, answered_ns=self._answered_ns)
-        self._move_on(now_ns, again=peer is not None or relay is not None)
+        self._ask_due(now_ns)
         deadline_ns = receiver.next_deadline_ns() or now_ns
         return min(max(deadline_ns, now_ns + MS), now_ns + SILENCE_NS // 2)
 
-    def _move_on(self, now_ns: int, *, again: bool = False) -> None:
-        """Move the window on when half of it is there; with `again`, repeat what is due."""
-        receiver = self._receiver(now_ns)
-        before = receiver.head
-        if before < self._stop and 2 * (before - receiver.expected) < self._window:
-            receiver.observe_head(min(self._stop, receiver.expected + self._window), now_ns=now_ns)
-        ranges = receiver.nacks.due(now_ns=now_ns) if again else []
-        if before < receiver.head and not any(stop >= receiver.head for _, stop in ranges):
-            # It became part of a gap that is answered now, and would be due with that gap's retry.
-            ranges.append((before, receiver.head))
-        if ranges:
+    def _ask_due(self, now_ns: int) -> None:
+        """Move the window on when half of it is there; ask for what is due, if anybody is there."""
+        receiver, place = self._receiver, self.place
+        expected, head = receiver.expected, receiver.head
+        if head < self._stop and 2 * (head - expected) < self._window:
+            receiver.observe_head(min(self._stop, expected + self._window), now_ns=now_ns)
+        if place.publisher is None and place.relay is None:
+            return
+        if ranges := receiver.nacks.due(now_ns=now_ns):
             self._request(ranges)
 
     def _request(self, ranges: list[tuple[int, int]]) -> None:
