@@ -2,9 +2,8 @@
 
 Making them takes some 3 µs a stream, and the askers may be many, or hostile. So the answer to
 the same question is used again for a while, each asker has a budget, and all together have one.
-Where that of all is used up a question waits; who has used least of his own is answered first. An
-asker that compares the heads with what it has received asks for an answer of its own
-(`Probe.newer`).
+Who gets no answer asks again, ever more rarely. An asker that compares the heads with what it has
+received asks for an answer of its own (`Probe.newer`).
 """
 
 from bisect import bisect_left
@@ -33,9 +32,6 @@ ALL_AT_ONCE: Final = 250_000
 _SEARCH_COST: Final = 20
 """What a head counts for where a time is looked for: a frame is decoded, perhaps read from disk."""
 _ASKERS_MAX: Final = 4096
-WAITING_MAX: Final = 4096
-WAITING_BYTES_MAX: Final = 4 * 2**20
-"""What waits to be answered; beyond it, it is not, and asked again."""
 
 _Question = tuple[int, str, bool, str, int, bool, tuple[str, ...]]
 
@@ -44,10 +40,9 @@ class HeadsMaker:
     """Makes the bodies of ECHO and HEADS; part of `RequestHandler`.
 
     Attributes:
-        throttled: questions that were not answered, because their asker had used up its budget, or
-            too many waited.
+        throttled: questions that were not answered, because their asker, or all, had used up their
+            budget.
         access: what those who ask may have; None: everything.
-        waiting: questions that are answered later, by requester and kind; to be read only.
 
     """
 
@@ -58,40 +53,10 @@ class HeadsMaker:
         self.throttled = 0
         self.access: Access | None = None
         self._all = TokenBucket(HEADS_PER_S, ALL_AT_ONCE)
-        self.waiting: dict[tuple[bytes, int], bytes] = {}
-        self._waiting_bytes = 0
-
-    def _put_off(self, requester: bytes, frame: Frame) -> None:
-        """Keep a question, since all who ask have used up theirs; of each kind one an asker."""
-        former = self.waiting.get((requester, frame.kind), b"")
-        size = self._waiting_bytes + len(frame.data) - len(former)
-        if size > WAITING_BYTES_MAX or (not former and len(self.waiting) >= WAITING_MAX):
-            self.throttled += 1
-            return
-        self._waiting_bytes = size
-        self.waiting[requester, frame.kind] = frame.data
 
     def forget_session(self, session: int) -> None:
         """Forget a session that is served no more."""
         self._indexes.pop(session, None)
-
-    def resync(self) -> None:
-        """Forget the questions that wait, after an exception at any line: they come again."""
-        self.waiting.clear()
-        self._waiting_bytes = 0
-
-    def next_waiting(self, *, now_ns: int) -> tuple[bytes, bytes] | None:
-        """Take out (requester, frame) of a question that may be answered now, or None."""
-        if not self.waiting or self._all.available(now_ns) < 1:
-            return None
-        key = max(self.waiting, key=lambda one: self._budget(one[0]).available(now_ns))
-        data = self.waiting.pop(key)
-        self._waiting_bytes -= len(data)
-        return key[0], data
-
-    def next_deadline_ns(self, *, now_ns: int) -> int | None:
-        """Return when `next_waiting` has something."""
-        return self._all.ready_at_ns(now_ns) if self.waiting else None
 
     def bodies(
         self,
@@ -102,7 +67,7 @@ class HeadsMaker:
         *,
         now_ns: int,
     ) -> list[bytes] | None:
-        """Return the bodies, a page each, of an ECHO or HEADS; None: they are not made, or later.
+        """Return the bodies, a page each, of an ECHO or HEADS; None: they are not made.
 
         A HEADS_REQUEST without `probe` is about all topics.
         """
@@ -133,7 +98,7 @@ class HeadsMaker:
             if now_ns < until_ns and not newer:
                 return bodies
         if self._all.available(now_ns) < 1:
-            self._put_off(requester, frame)
+            self.throttled += 1
             return None
         topics = self._index_of(served).matching(patterns)
         is_search = probe is not None and probe.start == "time"

@@ -145,7 +145,6 @@ class RequestHandler:
     def resync(self) -> None:
         """Go on after an exception at any line: what is lost of requests is asked for again."""
         self.scheduler.resync()
-        self.heads.resync()
         self._reply_bytes = sum(len(reply.frame) for reply in self._replies)
 
     def on_malformed(self, count: int) -> None:
@@ -162,10 +161,6 @@ class RequestHandler:
         The shell calls `read` where the frame is still in the log, tries to send it, and then
         calls `reply_sent`, `reply_blocked` or `requester_gone`.
         """
-        while self.heads.waiting and not self._replies:
-            if (waiting := self.heads.next_waiting(now_ns=now_ns)) is None:
-                break
-            self.receive(*waiting, now_ns=now_ns)
         while not self._replies:
             job = self.scheduler.next_job(now_ns=now_ns)
             if job is None:
@@ -282,13 +277,7 @@ class RequestHandler:
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `next_reply` may have something again."""
-        if self._replies:
-            return now_ns
-        waiting_ns = self.heads.next_deadline_ns(now_ns=now_ns)
-        due_ns = self.scheduler.next_deadline_ns(now_ns=now_ns)
-        if due_ns is None or waiting_ns is None:
-            return waiting_ns if due_ns is None else due_ns
-        return min(waiting_ns, due_ns)
+        return now_ns if self._replies else self.scheduler.next_deadline_ns(now_ns=now_ns)
 
     def expire(self, *, now_ns: int) -> None:
         """Forget subscribers that have not been heard of."""

@@ -8,6 +8,7 @@ from typing import Final
 from p2pmsg import codec, control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import MessageError
+from p2pmsg.publisher.cutting import part_of
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
 from p2pmsg.publisher.serving import ServingCore
@@ -15,7 +16,7 @@ from p2pmsg.relay.metadata import RelayMetadata
 from p2pmsg.relay.requests import RelayRequests
 from p2pmsg.relay.session import LOSSES_MAX, RelayedSession, RelayedStream
 from p2pmsg.topics import check_topic
-from p2pmsg.wire import Frame, FrameError, Kind, encoder
+from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, Loss, LossReason
 
 SESSIONS_MAX: Final = 4096
@@ -189,7 +190,7 @@ class RelayCore(ServingCore[RelayedSession]):
             return True
         try:
             if stop - start < frame.count:
-                frame = slice_frame(frame, start - frame.sequence, stop - start)
+                frame = part_of(frame, start - frame.sequence, stop - start)
             latest_ns = newest_ns(frame)
         except FrameError as error:
             self.invalid[str(error)] += 1
@@ -312,27 +313,3 @@ def newest_ns(frame: Frame) -> int:
         raise FrameError("columns")
     newest: int = frame.base_timestamp_ns + max(timestamps)
     return max(-(2**63), min(newest, 2**63 - 1))
-
-
-def slice_frame(frame: Frame, skip: int, count: int) -> Frame:
-    """Return the frame of `count` messages of `frame` after its first `skip`.
-
-    A relay keeps frames byte for byte. Only where it got the middle of one, as after its start or
-    between losses, that part becomes a frame of its own. `FrameError`: its body is malformed.
-    """
-    stop = skip + count
-    values, timestamps, keys, headers = wire.decode_columns(frame)
-    base_ns = frame.base_timestamp_ns
-    offsets = None if timestamps is None else [time - base_ns for time in timestamps[skip:stop]]
-    columns = (
-        values[skip:stop],
-        offsets,
-        None if keys is None else keys[skip:stop],
-        None if headers is None else headers[skip:stop],
-    )
-    body = encoder.encode(columns)
-    header = wire.HEADER.pack(
-        wire.MAGIC, wire.VERSION, frame.kind, frame.flags, 0, frame.session,
-        frame.sequence + skip, count, len(body), base_ns,
-    )  # fmt: skip
-    return Frame(b"".join((frame.topic.encode(), b"\0", header, body)))

@@ -4,13 +4,11 @@ import errno
 import os
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.log import PublisherLog
-from p2pmsg.relay.core import RelayCore, newest_ns, slice_frame
+from p2pmsg.relay.core import RelayCore, newest_ns
 from p2pmsg.relay.metadata import NAME, TABLES, WRITE_NS, RelayMetadata
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, Loss, LossReason, RecoveryError
@@ -393,37 +391,6 @@ def test_metadata_that_makes_no_sense_is_refused(row):
     file.write((f"INSERT INTO {table} VALUES ({marks})", [tuple(values)]), durable=True)
     with pytest.raises(RecoveryError, match="makes no sense"):
         RelayMetadata(file)
-
-
-VALUES = st.one_of(st.binary(max_size=8), st.text(max_size=8), st.integers(-9, 9), st.none())
-KEYS = st.one_of(st.none(), st.text(max_size=4))
-HEADERS = st.one_of(st.none(), st.dictionaries(st.text(max_size=3), VALUES, max_size=2))
-
-
-@st.composite
-def frames_and_parts(draw):
-    count = draw(st.integers(1, 20))
-
-    def column(each):
-        return draw(st.one_of(st.none(), st.lists(each, min_size=count, max_size=count)))
-
-    values = draw(st.lists(VALUES, min_size=count, max_size=count))
-    columns = (column(st.integers(-(10**6), 10**6)), column(KEYS), column(HEADERS))
-    skip = draw(st.integers(0, count - 1))
-    frame = Frame(frames.data(values, sequence=draw(st.integers(0, 9)), columns=columns))
-    return frame, skip, draw(st.integers(1, count - skip))
-
-
-@given(frames_and_parts())
-def test_a_part_has_what_the_whole_has(given_):
-    frame, skip, count = given_
-    part = slice_frame(frame, skip, count)
-    assert (part.topic, part.session, part.kind) == (frame.topic, frame.session, frame.kind)
-    assert (part.sequence, part.count) == (frame.sequence + skip, count)
-    for whole, cut in zip(wire.decode_columns(frame), wire.decode_columns(part), strict=True):
-        assert cut == (None if whole is None else whole[skip : skip + count])
-    times = wire.decode_columns(part)[1]
-    assert newest_ns(part) == (frame.base_timestamp_ns if times is None else max(times))
 
 
 MALFORMED_BODIES = {
