@@ -51,16 +51,8 @@ checksum: Final[Callable[..., int]] = crc32c
 
 def with_checksum(frame: bytes, size: int = 0) -> bytes:
     """Return the datagram of a frame, with zeros up to `size` bytes where it is smaller."""
-    padding = bytes(max(0, size - len(frame) - TRAILER_BYTES))
-    return frame + tail_of(frame, padding)
-
-
-def tail_of(frame: bytes, padding: bytes = b"") -> bytes:
-    """Return what comes after a frame in its datagram."""
-    code = checksum(frame)
-    if padding:
-        code = checksum(padding, code)
-    return padding + code.to_bytes(4, "big")
+    padded = frame.ljust(size - TRAILER_BYTES, b"\0")
+    return padded + checksum(padded).to_bytes(4, "big")
 
 
 def open_datagram(datagram: bytes | memoryview) -> bytes:

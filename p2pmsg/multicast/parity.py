@@ -11,7 +11,6 @@ are, and a receiver that cannot use parity ignores it. Its body is a msgpack arr
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from p2pmsg import codec, wire
@@ -23,11 +22,10 @@ PARITY_MAX: Final = 16
 FRAMES_HELD_MAX: Final = 4096
 BLOCKS_HELD_MAX: Final = 64
 FRAME_BYTES_MAX: Final = 65_536
-WAIT_MIN_NS: Final = 10_000_000
-WAIT_MAX_NS: Final = 100_000_000
-"""Between these, a gap waits for parity as long as the blocks of its publisher take."""
-PACES_MAX: Final = 4096
-"""Sessions whose blocks are timed; the one that was met first is forgotten first."""
+WAIT_NS: Final = 20_000_000
+"""How long a gap waits for its block's parity before it is asked for. A block of 64 datagrams takes
+a millisecond at full rate; what is published so slowly that it takes longer is asked for in part.
+"""
 
 _Topic = Annotated[str, codec.Meta(max_length=255)]
 _Count = Annotated[int, codec.Meta(ge=1, le=DATA_MAX)]
@@ -166,17 +164,6 @@ class ParityMaker:
         ]
 
 
-@dataclass(slots=True)
-class _Pace:
-    """How long the blocks of a session take."""
-
-    block: int = 0
-    began_ns: int | None = None
-    """When its first frame came; None: it has not come."""
-    longest_ns: int = 0
-    """What the longest one took; an eighth less with each that took less."""
-
-
 class ParityReader:
     """Works out what a subscriber has lost, from what it has and the parity that comes.
 
@@ -188,29 +175,15 @@ class ParityReader:
     def __init__(self) -> None:
         self._held: OrderedDict[_Key, bytes] = OrderedDict()
         self._blocks: OrderedDict[tuple[int, int], dict[int, bytes]] = OrderedDict()
-        self._paces: OrderedDict[int, _Pace] = OrderedDict()
         self.recovered = 0
 
-    def note(self, session: int, topic: str, sequence: int, frame: bytes, now_ns: int) -> None:
+    def note(self, session: int, topic: str, sequence: int, frame: bytes) -> None:
         """Remember a frame that came, for a while."""
         self._held[session, topic, sequence] = frame
-        pace = self._paces.get(session)
-        if pace is not None and pace.began_ns is None:
-            pace.began_ns = now_ns
         if len(self._held) > FRAMES_HELD_MAX:
             self._held.popitem(last=False)
 
-    def wait_ns(self, session: int) -> int:
-        """Return how long a gap waits for a block's parity before it is asked for, in ns.
-
-        1.25 times as long as blocks took lately. What is published at a lower rate than a block in
-        0.1 s, without pauses that end blocks earlier, is asked for in part.
-        """
-        pace = self._paces.get(session)
-        wait_ns = 0 if pace is None else pace.longest_ns * 5 // 4
-        return max(WAIT_MIN_NS, min(wait_ns, WAIT_MAX_NS))
-
-    def take(self, frame: Frame, wants: Callable[[bytes], bool], now_ns: int) -> list[bytes]:
+    def take(self, frame: Frame, wants: Callable[[bytes], bool]) -> list[bytes]:
         """Take a parity frame; returns frames that were lost. `FrameError` where it is malformed.
 
         Blocks with topics that are not wanted cannot be used: their frames were not kept.
@@ -224,7 +197,6 @@ class ParityReader:
             raise FrameError("parity")
         if any(at >= len(body.topics) or length > size for at, _, length in body.frames):
             raise FrameError("parity")
-        self._time_block(frame, now_ns)
         if not all(wants(topic.encode()) for topic in body.topics):
             return []
         codes = self._blocks.setdefault((frame.session, frame.sequence), {})
@@ -240,14 +212,3 @@ class ParityReader:
                 known[index] = held.ljust(size, b"\0")
         found = decode(known, codes, body.data, body.parity)
         return [piece[: body.frames[index][2]] for index, piece in found.items()]
-
-    def _time_block(self, frame: Frame, now_ns: int) -> None:
-        """Note that a block has ended; of its parity frames the first that comes says so."""
-        pace = self._paces.setdefault(frame.session, _Pace())
-        if len(self._paces) > PACES_MAX:
-            self._paces.popitem(last=False)
-        if frame.sequence == pace.block:
-            return
-        took_ns = 0 if pace.began_ns is None else now_ns - pace.began_ns
-        pace.longest_ns = max(took_ns, pace.longest_ns * 7 // 8)
-        pace.block, pace.began_ns = frame.sequence, None

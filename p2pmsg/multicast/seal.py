@@ -136,15 +136,7 @@ class SealingKey:
 
     def seal(self, frame: bytes | memoryview) -> bytes:
         """Return the datagram of a frame."""
-        header, sealed = self.seal_parts(frame)
-        return header + sealed
-
-    def seal_parts(self, frame: bytes | memoryview) -> tuple[bytes, bytes]:
-        """Return the two parts of the datagram of a frame."""
-        counter = self._take()
-        self.counter = counter + 1
-        header = make_header(self._lead, counter)
-        return header, self._encrypt(make_nonce(self._salt, counter), frame, header)
+        return b"".join(self.seal_train((frame,)))
 
     def seal_train(self, frames: Iterable[bytes | memoryview]) -> list[bytes]:
         """Return the parts of the datagrams of many frames, one after the other."""

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
+from p2pmsg.errors import MessageError
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.parity import ParityMaker, overhead_bytes, require_codec
 from p2pmsg.publisher.batch import (
     PACKING_ERRORS,
     check_key,
     check_timestamp,
-    pack_slice,
+    fill_body,
     packing_error,
     start_frame,
 )
@@ -42,12 +43,11 @@ _LAG_PART = 4
 """How far the slowest receiver may lag: a quarter of what the replay buffer holds."""
 FRAMES_PER_CALL: Final = 45
 """So many datagrams of 1,400 bytes fit the 64 KiB that one call sends."""
-_COLUMNS_PER_CALL = 4096
 HINTS_MAX = 256
 """Hints that wait to be sent; more are not needed, for who has none asks again."""
+_encode_into: Final = encoder.encode_into
 _PARTS_OF = "\0"
 """Between a topic, which has no zero byte, and the sequence of a frame whose parts are repaired."""
-_encode_into: Final = encoder.encode_into
 
 
 @dataclass(slots=True)
@@ -221,18 +221,16 @@ class MulticastSender:
         buffer: bytearray,
     ) -> list[Packed]:
         """Return frames of values from `at` on, each of which fits a datagram if that can be."""
-        frame_bytes, guess = self.frame_bytes, stream.guess
-        if keys is None and timestamps_ns is None:
-            prefix = stream.plain_prefix
-            made = pack_plain(prefix, sequence, wall_ns, values, at, guess, frame_bytes, buffer)
-        else:
-            stop = at + _COLUMNS_PER_CALL
-            some_keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
-            times = None
-            if timestamps_ns is not None:
-                times = [*map(check_timestamp, timestamps_ns[at:stop])]
-            part = values[at:stop]
-            made = self._pack_columns(stream, sequence, part, some_keys, times, wall_ns, buffer)
+        stop = at + self.values_max(stream)
+        some_keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
+        times = None
+        if timestamps_ns is not None:
+            times = [*map(check_timestamp, timestamps_ns[at:stop])]
+        prefix = stream.plain_prefix if keys is None and timestamps_ns is None else stream.prefix
+        made = pack_datagrams(
+            prefix, sequence, wall_ns, values[at:stop], some_keys, times, stream.guess,
+            self.frame_bytes, buffer,
+        )  # fmt: skip
         stream.guess = max(made[0][1], made[-1][1])
         return made
 
@@ -240,37 +238,6 @@ class MulticastSender:
     def values_max(stream: PublisherStream) -> int:
         """Return how many values the next `pack` may take, about."""
         return FRAMES_PER_CALL * (stream.guess + 1)
-
-    def _pack_columns(
-        self,
-        stream: PublisherStream,
-        sequence: int,
-        values: Sequence[Any],
-        keys: list[str | None] | None,
-        times: list[int] | None,
-        wall_ns: int,
-        buffer: bytearray,
-    ) -> list[Packed]:
-        """Do as `pack_plain` does, for messages with keys and timestamps."""
-        made: list[Packed] = []
-        at, end, count = 0, len(values), max(1, stream.guess)
-        while at < end and len(made) < FRAMES_PER_CALL:
-            part = list(values[at : at + count])
-            some_keys = None if keys is None else keys[at : at + count]
-            some_times = None if times is None else times[at : at + count]
-            frame, latest = pack_slice(
-                stream.prefix, sequence, wall_ns, part, some_keys, some_times, buffer
-            )
-            size, number = len(frame), len(part)
-            if size > self.frame_bytes and number > 1:
-                count = max(1, min(number - 1, number * self.frame_bytes // size))
-                continue
-            made.append((sequence, number, frame, latest))
-            at += number
-            sequence += number
-            if number == count and size * (count + 1) // count < self.frame_bytes:
-                count += 1
-        return made
 
     def _owner(self, token: int) -> int:
         owner = self._owners.get(token)
@@ -366,48 +333,55 @@ class MulticastSender:
         return Repair(requester, frames, stream, start, stop)
 
 
-def pack_plain(
+def pack_datagrams(
     prefix: bytes,
     sequence: int,
     timestamp_ns: int,
     values: Sequence[Any],
-    at: int,
+    keys: list[str | None] | None,
+    times: list[int] | None,
     guess: int,
     frame_bytes: int,
     buffer: bytearray,
 ) -> list[Packed]:
-    """Return frames of the values from `at` on, of at most `frame_bytes` each.
+    """Return frames of the first values, of at most `frame_bytes` each.
 
     A frame of one value may be larger: it is sent in parts. `guess` is how many values a frame may
-    take; `prefix` is the stream's with FLAG_PLAIN.
+    take; `prefix` is the stream's, with FLAG_PLAIN where there are values only.
     """
     made: list[Packed] = []
-    end = len(values)
+    part: Sequence[Any] = values
+    at, end, count = 0, len(values), max(1, guess)
     rest_at = len(prefix)
     body_at = rest_at + REST.size
-    pack_rest, append = REST.pack_into, made.append
-    count = max(1, guess)
     start_frame(buffer, prefix)
     buffer[body_at] = ARRAY4
-    part: Any = values
     try:
         while at < end and len(made) < FRAMES_PER_CALL:
-            part = values[at : at + count]
-            _encode_into(part, buffer, body_at + 1)
-            buffer += NO_COLUMNS
-            size = len(buffer)
-            if size > frame_bytes and count > 1 and len(part) > 1:
-                count = max(1, min(len(part) - 1, len(part) * (frame_bytes - body_at) // size))
+            stop = at + count
+            part = values[at:stop]
+            base_ns = latest_ns = timestamp_ns
+            if keys is None and times is None:  # `fill_body`, written out
+                _encode_into(part, buffer, body_at + 1)
+                buffer += NO_COLUMNS
+            else:
+                some_keys, some_times = keys and keys[at:stop], times and times[at:stop]
+                base_ns, latest_ns = fill_body(
+                    buffer, body_at, part, some_keys, some_times, timestamp_ns
+                )
+            size, number = len(buffer), len(part)
+            if size > frame_bytes and number > 1:
+                count = max(1, min(number - 1, number * (frame_bytes - body_at) // size))
                 continue
-            number = len(part)
-            pack_rest(buffer, rest_at, sequence, number, size - body_at, timestamp_ns)
-            append((sequence, number, bytes(buffer), timestamp_ns))
-            at += number
-            sequence += number
+            REST.pack_into(buffer, rest_at, sequence, number, size - body_at, base_ns)
+            made.append((sequence, number, bytes(buffer), latest_ns))
+            at, sequence = at + number, sequence + number
             if number == count and size + (size - body_at) // number < frame_bytes:
                 count += 1
     except PACKING_ERRORS as error:
         if made:
             return made
+        if isinstance(error, MessageError):
+            raise
         raise packing_error("values", part, error) from error
     return made

@@ -185,11 +185,6 @@ class SignedSealingKey(SealingKey):
         """Return by how much each of `count` datagrams of a train is larger than its frame."""
         return SEAL_OVERHEAD_BYTES + _END_BYTES + _HASH_BYTES * levels_of(count)
 
-    def seal_parts(self, frame: bytes | memoryview) -> tuple[bytes, bytes]:
-        """Return the two parts of the datagram of a frame, which has a signature of its own."""
-        header, sealed = self.seal_train((frame,))
-        return header, sealed
-
     def seal_train(self, frames: Iterable[bytes | memoryview]) -> list[bytes]:
         """Return the parts of the datagrams of many frames; up to `BLOCK_MAX` have a signature."""
         every = list(frames)

@@ -8,19 +8,17 @@ import transports
 from p2pmsg import wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.repeated import RepeatedShare
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.peers.network import Network
 from p2pmsg.peers.sending import SLICE_NS, Outgoing
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.wire import Kind
 from recovery import TokenBucket
-from transports.own_log import own_log as _log
 from transports.platform import AnyReadable
 from transports.udp import DATAGRAM_BYTES_MAX, SEGMENTS_MAX
 
 if TYPE_CHECKING:
-    from p2pmsg.multicast.group_keys import GroupKeys
+    pass
 
 _MS: Final = 1_000_000
 _ANSWERS_PER_CALL: Final = 256
@@ -34,8 +32,6 @@ _SENT_AT_ONCE: Final = 8
 """Trains after which others have their turn."""
 _PACED_NS: Final = 300_000
 """What may go so soon is waited for without a timer, which has 1 ms at least."""
-_Train = tuple[list[bytes], int, int, int]
-"""Its parts, how long each datagram is but the last one, all bytes, and the number of frames."""
 
 
 class _NoConnections:
@@ -80,7 +76,6 @@ class DatagramSender:
         # One descriptor that is readable when any of the sockets is.
         self._readable = AnyReadable(one.fileno() for one in lines if one.fileno() >= 0)
         self._bucket = TokenBucket(config.rate_limit_bytes_s, _BURST_BYTES)
-        self._repeated = RepeatedShare(config.rate_limit_bytes_s)
         self._flows = core.config.on_full != "drop"
         self._frame_bytes = multicast.frame_bytes
         self._keys = multicast.keys
@@ -175,9 +170,6 @@ class DatagramSender:
             self.datagrams_sent += 1
             self.multicast.window.sent(len(made) + _DATAGRAM_COST_BYTES)
             self._bucket.take(len(made), self._now_ns())
-        said = self._repeated.check(self.bytes_sent, self.multicast.bytes_repaired, self._now_ns())
-        if said is not None:
-            _log.warning("%s: %s", self.endpoint, said)
 
     def receive_subscriptions(self) -> list[bytes]:
         """Take what receivers have sent; there are no subscriptions."""
@@ -224,13 +216,15 @@ class DatagramSender:
 
     def _send_train(self, frames: deque[bytes]) -> bool:
         """Send frames from the front that make one train; False: no space."""
-        if self._keys is None:
-            pieces, segment, total, count = self._readable_train(frames)
-        elif self.multicast.is_open(frames[0]):
-            made = self.multicast.datagram_of(frames[0])
-            pieces, segment, total, count = [made], len(made), len(made), 1
+        taken = self._next_train(frames)
+        count = len(taken)
+        if self._keys is None or self.multicast.is_open(frames[0]):
+            overhead, checksum = datagram.TRAILER_BYTES, datagram.checksum
+            pieces = [part for one in taken for part in (one, checksum(one).to_bytes(4, "big"))]
         else:
-            pieces, segment, total, count = self._sealed_train(self._keys, frames)
+            group = self._keys.group
+            overhead, pieces = group.overhead_bytes(count), group.seal_train(taken)
+        segment, total = len(taken[0]) + overhead, sum(map(len, taken)) + count * overhead
         if not self._udp.send_train(pieces, segment):
             return False
         for _ in range(count):  # first, so that whatever comes none is sent again
@@ -244,55 +238,26 @@ class DatagramSender:
             self._mark()
         return True
 
-    def _sealed_train(self, keys: "GroupKeys", frames: deque[bytes]) -> _Train:
-        """Seal frames from the front that make one train; what cannot leave is sealed again."""
-        is_open = self.multicast.is_open
-        taken: list[bytes] = []
-        largest, group = len(frames[0]), keys.group
-        total = 0
-        longest = largest + group.overhead_max
-        count_max = min(SEGMENTS_MAX, DATAGRAM_BYTES_MAX // longest or 1)
+    def _next_train(self, frames: deque[bytes]) -> list[bytes]:
+        """Return frames from the front that make one train, as long as the first one but the last.
+
+        What is not sealed leaves alone.
+        """
+        keys, is_open, taken = self._keys, self.multicast.is_open, list[bytes]()
+        largest = len(frames[0])
+        overhead = datagram.TRAILER_BYTES if keys is None else keys.group.overhead_max
+        count_max = min(SEGMENTS_MAX, DATAGRAM_BYTES_MAX // (largest + overhead) or 1)
         for frame in frames:
             size = len(frame)
             if size > largest or len(taken) == count_max:
                 break
-            if not frame[0] and is_open(frame):
+            if keys is not None and not frame[0] and is_open(frame):
+                return taken or [frame]
+            if 5 * size < 3 * largest:  # too small to fill up: it ends the train
+                taken.append(frame)
                 break
-            if size < largest:
-                if 5 * size < 3 * largest:  # too small to fill up: it ends the train
-                    taken.append(frame)
-                    total += size
-                    break
-                frame = frame.ljust(largest, b"\0")
-            taken.append(frame)
-            total += largest
-        overhead, count = group.overhead_bytes(len(taken)), len(taken)
-        return group.seal_train(taken), largest + overhead, total + count * overhead, count
-
-    def _readable_train(self, frames: deque[bytes]) -> _Train:
-        """Put checksums on frames from the front that make one train."""
-        pieces: list[bytes] = []
-        first = frames[0]
-        segment = len(first) + 4
-        total = count = 0
-        checksum = datagram.checksum
-        for frame in frames:
-            size = len(frame) + 4
-            if size > segment or count == SEGMENTS_MAX or total + segment > DATAGRAM_BYTES_MAX:
-                break
-            if size == segment:
-                pieces += (frame, checksum(frame).to_bytes(4, "big"))
-                total += size
-                count += 1
-                continue
-            last = 5 * size < 3 * segment  # too small to fill up: it ends the train
-            padding = b"" if last else bytes(segment - size)
-            pieces += (frame, datagram.tail_of(frame, padding))
-            total += size + len(padding)
-            count += 1
-            if last:
-                break
-        return pieces, segment, total, count
+            taken.append(frame if size == largest else frame.ljust(largest, b"\0"))
+        return taken
 
     def _mark(self) -> None:
         if self._flows:

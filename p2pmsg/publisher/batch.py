@@ -482,29 +482,41 @@ def fill_slice(
     `values` may be packed already. The buffer stays in the processor's cache if it is used again
     and again.
     """
-    base = timestamp_ns if timestamps_ns is None else timestamps_ns[0]
-    latest = base if timestamps_ns is None else max(timestamps_ns)
     body_at = len(prefix) + REST.size
     start_frame(buffer, prefix)
     buffer[body_at] = ARRAY4
-    field: str = "values"
-    column: Any = values
+    base, latest = fill_body(buffer, body_at, values, keys, timestamps_ns, timestamp_ns)
+    length = len(buffer) - body_at
+    REST.pack_into(buffer, len(prefix), sequence, count, length, base)
+    return latest
+
+
+def fill_body(
+    buffer: bytearray,
+    body_at: int,
+    values: Any,
+    keys: list[str | None] | None,
+    timestamps_ns: list[int] | None,
+    timestamp_ns: int,
+) -> tuple[int, int]:
+    """Write values and columns to a frame that has begun; return its base and latest timestamps."""
+    base = latest = timestamp_ns
+    field, column = "values", values
     try:
         _encode_into(values, buffer, body_at + 1)
         if keys is None and timestamps_ns is None:
             buffer += NO_COLUMNS
-        else:
-            field = "timestamps_ns"
-            column = timestamps_ns and [time - base for time in timestamps_ns]
-            _encode_into(column, buffer, -1)
-            field, column = "keys", keys
-            _encode_into(keys, buffer, -1)
-            buffer += _NIL
+            return base, latest
+        if timestamps_ns is not None:
+            base, latest = timestamps_ns[0], max(timestamps_ns)
+        field, column = "timestamps_ns", timestamps_ns and [one - base for one in timestamps_ns]
+        _encode_into(column, buffer, -1)
+        field, column = "keys", keys
+        _encode_into(keys, buffer, -1)
+        buffer += _NIL
     except PACKING_ERRORS as error:
         raise packing_error(field, column, error) from error
-    length = len(buffer) - body_at
-    REST.pack_into(buffer, len(prefix), sequence, count, length, base)
-    return latest
+    return base, latest
 
 
 def pack_slice(

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from p2pmsg import control, wire
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.datagram import take_run
-from p2pmsg.multicast.parity import ParityReader
+from p2pmsg.multicast.parity import WAIT_NS, ParityReader
 from p2pmsg.multicast.progress import ProgressMarks
 from p2pmsg.multicast.run import Run
 from p2pmsg.subscriber.connections import Connection
@@ -542,7 +542,7 @@ class MulticastReceiver:
         else:
             if self.parity is not None and kind == Kind.DATA:
                 frame = Frame(data)
-                self.parity.note(frame.session, frame.topic, frame.sequence, data, now_ns)
+                self.parity.note(frame.session, frame.topic, frame.sequence, data)
             yield data
 
     def _receive_welcome(self, line: int, data: bytes, address: Any, now_ns: int) -> Iterator[Came]:
@@ -609,10 +609,9 @@ class MulticastReceiver:
         peer.last_heard_ns = self._lines[line].last_heard_ns = now_ns
         if self.parity is None:
             self.parity = ParityReader()
-        wait_ns = self.parity.wait_ns(peer.session)
         for stream in peer.streams.values():
-            stream.receiver.nacks.delay(wait_ns)
-        for data in self.parity.take(frame, self._wants, now_ns):
+            stream.receiver.nacks.delay(WAIT_NS)
+        for data in self.parity.take(frame, self._wants):
             again = Frame(data)
             if again.session != frame.session or again.kind != Kind.DATA:
                 raise FrameError("parity")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from p2pmsg import wire
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.sender import pack_plain
+from p2pmsg.multicast.sender import pack_datagrams
 from p2pmsg.wire import Frame, FrameError, Kind
 from tests.unit.p2pmsg.frames import data as data_frame
 from tests.unit.p2pmsg.subscriber.test_group import SESSION, SOURCE, Member
@@ -25,7 +25,9 @@ values_lists = st.lists(
 def frames_of(values, frame_bytes=300, sequence=0):
     made, at = [], 0
     while at < len(values):
-        packed = pack_plain(PLAIN, sequence + at, 5, values, at, 4, frame_bytes, bytearray())
+        packed = pack_datagrams(
+            PLAIN, sequence + at, 5, values[at:], None, None, 4, frame_bytes, bytearray()
+        )
         made += [frame for _, _, frame, _ in packed]
         at = packed[-1][0] + packed[-1][1] - sequence
     return made

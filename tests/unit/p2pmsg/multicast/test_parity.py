@@ -43,8 +43,8 @@ def test_as_many_may_be_lost_as_there_is_parity_and_no_more(extra):
             for index, frame in enumerate(frames):
                 if index not in lost:
                     found = Frame(frame)
-                    reader.note(SESSION, found.topic, found.sequence, frame, 0)
-            recovered = [frame for code in codes for frame in reader.take(Frame(code), wants, 0)]
+                    reader.note(SESSION, found.topic, found.sequence, frame)
+            recovered = [frame for code in codes for frame in reader.take(Frame(code), wants)]
             expected = [frames[index] for index in lost] if lost_count <= extra else []
             assert [frame for frame in recovered if frame in frames][: len(expected)] == expected
             assert set(recovered) == set(expected)
@@ -59,22 +59,6 @@ def test_reed_solomon_works_out_any_that_are_missing(pieces, chosen):
     known = {n: piece for n, piece in enumerate(pieces) if n not in lost}
     found = parity.decode(known, kept, len(pieces), extra)
     assert found == {n: pieces[n] for n in sorted(lost)}
-
-
-def test_parity_is_waited_for_as_long_as_blocks_take_within_limits():
-    reader = parity.ParityReader()
-    now_ns, waits_ms = 0, []
-    maker = parity.ParityMaker(SESSION, 8, 2)
-    for number in range(8 * 60):
-        waits_ms.append(reader.wait_ns(SESSION) / 1e6)
-        now_ns += (5 if number < 8 * 20 else 100 if number < 8 * 22 else 0) * 1_000_000
-        reader.note(SESSION, "t", number, data(number), now_ns)
-        for code in maker.follow(data(number)):
-            reader.take(Frame(code), wants, now_ns)
-    assert waits_ms[:16] == [10] * 16  # when the first came, its block had begun before
-    assert waits_ms[16 : 8 * 20] == [7 * 5 * 1.25] * (8 * 18)
-    assert max(waits_ms) == 100
-    assert waits_ms[-1] == 10
 
 
 MALFORMED = {
@@ -92,7 +76,7 @@ def test_what_is_malformed_is_refused(body):
     raw = wire.codec.Raw(body) if isinstance(body, bytes) else body
     frame = wire.control_frame(Kind.PARITY, SESSION, raw)
     with pytest.raises(FrameError, match="parity"):
-        parity.ParityReader().take(Frame(frame), wants, 0)
+        parity.ParityReader().take(Frame(frame), wants)
 
 
 def test_what_it_remembers_is_bounded(monkeypatch):
@@ -102,10 +86,10 @@ def test_what_it_remembers_is_bounded(monkeypatch):
 
     def read():
         for number in range(200):
-            reader.note(SESSION, "t", number, bytes(10_000), 0)
+            reader.note(SESSION, "t", number, bytes(10_000))
             body = parity.Parity(2, 1, 0, ["t"], [(0, 2 * number, 5)] * 2, bytes(10_000))
             frame = wire.control_frame(Kind.PARITY, SESSION, body, sequence=number)
-            assert reader.take(Frame(frame), wants, 0) == []
+            assert reader.take(Frame(frame), wants) == []
 
     assert 70_000 <= bytes_kept(read) < 100_000
 
