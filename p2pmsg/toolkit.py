@@ -7,6 +7,9 @@
   forked process inherited; `StopSignals` takes SIGTERM and Ctrl-C as a wish to stop.
 - Endpoints, topics, messages: peers read and check theirs by `parse_endpoint`, `check_topics`,
   `matches`, `check_message` and `converted`.
+- Peers of one's own: `Peer` has sockets, an engine and verbs (`Verb`), and `ThreadFace` and
+  `LoopFace` have a driver for it, as in docs/design/driver.md. A `Session` is what a subscriber
+  knows of one publisher.
 - Text: values as JSON (`to_json`), times (`time_text`).
 
 It is imported eagerly and needs no extra.
@@ -26,6 +29,7 @@ from p2pmsg.checks import (
     time_to_wait,
     whole,
 )
+from p2pmsg.driver.faces import LoopFace, ThreadFace
 from p2pmsg.driver.lifecycle import (
     INHERITED,
     ClosesItself,
@@ -34,8 +38,10 @@ from p2pmsg.driver.lifecycle import (
     close_in_children,
     was_closed,
 )
+from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.section import Section
 from p2pmsg.driver.stop_signals import StopSignals
+from p2pmsg.driver.verbs import Verb
 from p2pmsg.json_text import BASE64_MARK, json_value, time_text, to_json
 from p2pmsg.peers.network import here
 from p2pmsg.peers.serving import check_count
@@ -43,6 +49,7 @@ from p2pmsg.peers.settings import check_endpoints, check_name, check_topics, par
 from p2pmsg.publisher.batch import check_message
 from p2pmsg.start import Start, parse_start
 from p2pmsg.subscriber.policy import GapPolicy
+from p2pmsg.subscriber.sessions import Session
 from p2pmsg.subscriber.typed import converted
 from p2pmsg.topics import check_topic, matches
 from p2pmsg.trouble import Rarely, Trouble
@@ -57,11 +64,16 @@ __all__ = [
     "ClosesItself",
     "Endpoint",
     "GapPolicy",
+    "LoopFace",
+    "Peer",
     "Rarely",
     "Section",
+    "Session",
     "Start",
     "StopSignals",
+    "ThreadFace",
     "Trouble",
+    "Verb",
     "at_least",
     "check",
     "check_count",

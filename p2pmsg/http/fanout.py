@@ -10,12 +10,12 @@ into a ring of chunks, and a connection is a place in that ring. No clock, no so
                      └─ following: the next sequence of each stream, the oldest event first
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from p2pmsg.errors import LossReport, RewoundReport
 from p2pmsg.http.encoding import Format, encode_batch, encode_event, encode_id, report_fields
-from p2pmsg.http.positions import ID_BYTES_MAX, NO_STREAMS, Key, around, entry, single_topic
+from p2pmsg.http.resume import ID_BYTES_MAX, NO_STREAMS, Key, around, entry, single_topic
 from p2pmsg.message import MessageBatch
 from p2pmsg.toolkit import matches
 
@@ -29,7 +29,6 @@ class Member:
     """A connection that a view serves.
 
     Args:
-        on_cut: called with the reason when it is to be cut off. Default None: nobody.
         resumed: whether it came with positions, so that a stream which is found late is not to
             begin for it in the middle.
 
@@ -41,21 +40,15 @@ class Member:
 
     """
 
-    __slots__ = ("_on_cut", "place", "reason", "resumed", "rewound")
-
-    def __init__(self, on_cut: Callable[[str], None] | None = None, *, resumed: bool) -> None:
+    def __init__(self, *, resumed: bool) -> None:
         self.resumed = resumed
         self.place: int | None = None
         self.reason = ""
         self.rewound: dict[Key, RewoundReport] = {}
-        self._on_cut = on_cut
 
     def cut(self, reason: str) -> None:
         """Note that it is to be cut off; the first reason stays."""
-        if not self.reason:
-            self.reason = reason
-            if self._on_cut is not None:
-                self._on_cut(reason)
+        self.reason = self.reason or reason
 
     def on_rewound(self, key: Key, report: RewoundReport) -> None:
         """Note that a publisher has gone back before it joined; the earliest place counts."""

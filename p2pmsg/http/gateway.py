@@ -3,9 +3,8 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote
@@ -23,13 +22,12 @@ from p2pmsg.http.asgi import (
     Send,
     headers_of,
     read_body,
+    value_of,
 )
-from p2pmsg.http.bodies import value_of
 from p2pmsg.http.encoding import KEEP_ALIVE, Format, encode_event, encode_id, loss_fields
 from p2pmsg.http.fanout import Fanout, Member, View
-from p2pmsg.http.positions import Key, read_positions, write_positions
 from p2pmsg.http.publishing import AnyPublisher, Publishing
-from p2pmsg.http.resume import Resume
+from p2pmsg.http.resume import Key, Resume, read_positions, write_positions
 from p2pmsg.http.upstream import RangePool, Upstream, range_of
 from p2pmsg.stats import Stats
 from p2pmsg.toolkit import (
@@ -118,6 +116,26 @@ class GatewayStats(Stats):
     None: nothing."""
 
 
+class _Connection(Member):
+    """An event stream; `wake` is set when there may be something to send, or it is to end."""
+
+    def __init__(self, send: Send, on_cut: Callable[[str], None], *, resumed: bool) -> None:
+        super().__init__(resumed=resumed)
+        self._send, self._on_cut = send, on_cut
+        self.wake, self.is_gone = asyncio.Event(), False
+
+    def cut(self, reason: str) -> None:
+        """Note that it is to be cut off, and report that."""
+        if not self.reason:
+            self._on_cut(reason)
+        super().cut(reason)
+        self.wake.set()
+
+    async def write(self, data: bytes) -> None:
+        """Send a part of the answer."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+
 class Gateway(Application):
     """Serves streams to browsers, and publishes what is posted; an ASGI application.
 
@@ -185,7 +203,7 @@ class Gateway(Application):
         self._fanout = Fanout(self._config.buffer_bytes, secrets.token_hex(8))
         self._upstream: Upstream | None = None
         self._pool = RangePool(self._endpoints, self._config.resume_timeout, security)
-        self._wakes: dict[asyncio.Event, None] = {}
+        self._clients: dict[_Connection, None] = {}
         self._closing = False
         self._counts = GatewayStats()
 
@@ -233,8 +251,8 @@ class Gateway(Application):
         self._wake()
 
     def _wake(self) -> None:
-        for event in self._wakes:
-            event.set()
+        for client in self._clients:
+            client.wake.set()
 
     # -------------------------------------------------------------------------------- requests
 
@@ -335,104 +353,100 @@ class Gateway(Application):
         self._counts.resumed += positions is not None
         # One that began here when there was no stream goes on as if it had stayed.
         begun = self._fanout.begun if given == self._fanout.beginning else {}
-        wake = asyncio.Event()
         resumed = bool(given) and given != self._fanout.beginning
-        member = Member(partial(self._on_cut, wake), resumed=resumed)
-        view = self._fanout.enter(topics, form, member)
-        self._wakes[wake] = None
-        watcher = asyncio.ensure_future(self._watch(scope, receive, wake))
+        client = _Connection(send, self._on_cut, resumed=resumed)
+        view = self._fanout.enter(topics, form, client)
+        self._clients[client] = None
+        watcher = asyncio.ensure_future(self._watch(scope, receive, client))
         try:
             kind = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
             await self._begin(send, 200, {**cross, **kind})
-            await _write(send, b"retry: %d\n\n" % _RETRY_MS)
+            await client.write(b"retry: %d\n\n" % _RETRY_MS)
             if positions is not None:
-                await self._resume(view, member, Resume(positions, begun), send, watcher)
+                await self._resume(view, client, Resume(positions, begun), self._upstream)
             else:
                 self._upstream.refresh()
-                view.join(member)
-                await _write(send, encode_id(view.event_id()))
-            await self._pass_on(view, member, wake, send, watcher)
+                view.join(client)
+                await client.write(encode_id(view.event_id()))
+            await self._pass_on(view, client)
             await send({"type": "http.response.body", "body": b""})
         finally:
             if scope.get(UNREAD):
-                member.cut("its client read nothing")
+                client.cut("its client read nothing")
             watcher.cancel()
-            del self._wakes[wake]
-            self._fanout.leave(view, member)
+            del self._clients[client]
+            self._fanout.leave(view, client)
             self._counts.connections -= 1
 
-    async def _pass_on(
-        self, view: View, member: Member, wake: asyncio.Event, send: Send,
-        watcher: "asyncio.Future[None]",
-    ) -> None:  # fmt: skip
+    def _goes_on(self, client: _Connection) -> bool:
+        return not (self._closing or client.is_gone or client.reason)
+
+    async def _pass_on(self, view: View, client: _Connection) -> None:
         """Send what comes, until the connection is cut off or its client has gone."""
-        while not (self._closing or watcher.done() or member.reason):
-            data = view.take(member, _CHUNK_BYTES)
+        while self._goes_on(client):
+            data = view.take(client, _CHUNK_BYTES)
             if data:
-                await _write(send, data)
+                await client.write(data)
                 continue
-            wake.clear()
+            client.wake.clear()
             try:
                 async with asyncio.timeout(_KEEP_ALIVE_S):
-                    await wake.wait()
+                    await client.wake.wait()
             except TimeoutError:
-                await _write(send, KEEP_ALIVE)
+                await client.write(KEEP_ALIVE)
 
-    def _on_cut(self, wake: asyncio.Event, reason: str) -> None:
+    def _on_cut(self, reason: str) -> None:
         self._counts.slow += 1
         _log.info("http: a connection was cut off: %s", reason)
-        wake.set()
 
-    async def _watch(self, scope: Scope, receive: Receive, wake: asyncio.Event) -> None:
+    async def _watch(self, scope: Scope, receive: Receive, client: _Connection) -> None:
         """Wait until the client has gone, or the server ends."""
         while (await receive())["type"] != "http.disconnect" and not scope.get(ENDING):
             pass
         if scope.get(ENDING):
             self.stop()
-        wake.set()
+        client.is_gone = True
+        client.wake.set()
 
     async def _resume(
-        self, view: View, member: Member, resume: Resume, send: Send,
-        watcher: "asyncio.Future[None]",
-    ) -> None:  # fmt: skip
+        self, view: View, client: _Connection, resume: Resume, upstream: Upstream
+    ) -> None:
         """Bring a connection that comes back to where the others are, and let it join them."""
-        upstream = self._upstream
-        assert upstream is not None
         pause_s = _POLL_S
         written_s = moved_s = time.monotonic()
         ahead: Mapping[Key, int] = {}
-        while not (self._closing or watcher.done() or member.reason):
+        while self._goes_on(client):
             upstream.refresh()
             now_s = time.monotonic()
-            went_back = {key: report.start for key, report in member.rewound.items()}
-            member.rewound.clear()
+            went_back = {key: report.start for key, report in client.rewound.items()}
+            client.rewound.clear()
             is_late = now_s - moved_s >= self._config.resume_timeout
             missed = self._fanout.missed(view, resume.positions)
             step = resume.step(missed, went_back, is_late=is_late)
             if step.is_complete:
-                view.join(member)
+                view.join(client)
                 return
             for key, (place, former) in step.rewound.items():
                 lost = loss_fields(key[1], key[0], place, former, "rewound")
                 event_id = write_positions(resume.positions, view.topics)
-                await _write(send, encode_event("rewound", lost, event_id))
+                await client.write(encode_event("rewound", lost, event_id))
             if step.read is not None:
-                if not await self._read_missed(view, member, resume, step.read, send):
+                if not await self._read_missed(view, client, resume, step.read):
                     return
                 pause_s, written_s, moved_s = _POLL_S, now_s, time.monotonic()
                 continue
             for key in step.unknown if is_late else ():
-                await _write(send, self._give_up(view, resume, key))
+                await client.write(self._give_up(view, resume, key))
             if step.ahead != ahead:  # this gateway goes on reading
                 ahead, moved_s = step.ahead, now_s
             if now_s - written_s >= _KEEP_ALIVE_S:
-                await _write(send, KEEP_ALIVE)
+                await client.write(KEEP_ALIVE)
                 written_s = now_s
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _POLL_MAX_S)
 
     async def _read_missed(
-        self, view: View, member: Member, resume: Resume, read: tuple[Key, int, int], send: Send
+        self, view: View, client: _Connection, resume: Resume, read: tuple[Key, int, int]
     ) -> bool:
         """Send the beginning of a range that a connection missed; returns whether it goes on."""
         wanted = range_of(resume.positions, view.topics, view.form, read)
@@ -440,13 +454,13 @@ class Gateway(Application):
             piece = await self._pool.read(wanted)
         except (P2PError, OSError) as error:  # OSError: TimeoutError, too
             _log.warning("http: what a connection missed cannot be read: %s", error)
-            member.cut("unreadable")
+            client.cut("unreadable")
             return False
         if piece is None:
             return False  # it is closing
         data, following = piece
         resume.advance(read[0], following)
-        await _write(send, data)
+        await client.write(data)
         return True
 
     def _give_up(self, view: View, resume: Resume, key: Key) -> bytes:
@@ -456,10 +470,6 @@ class Gateway(Application):
         lost = loss_fields(topic, session, resume.positions[key], None, reason)
         resume.forget(key)
         return encode_event("loss", lost, write_positions(resume.positions, view.topics))
-
-
-async def _write(send: Send, data: bytes) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 def _cross(origin: str | None) -> dict[str, str]:

@@ -13,7 +13,7 @@ from p2pmsg.aio import Subscriber
 from p2pmsg.errors import ClosedError, Loss, LossReason, LossReport, P2PError, SecurityError
 from p2pmsg.http.encoding import Format, encode_batch, encode_event, report_fields
 from p2pmsg.http.fanout import Fanout
-from p2pmsg.http.positions import Key, around, entry, single_topic
+from p2pmsg.http.resume import Key, around, entry, single_topic
 from p2pmsg.message import MessageBatch
 from p2pmsg.reader import RangeReader
 from p2pmsg.toolkit import own_log as _log

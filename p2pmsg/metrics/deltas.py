@@ -1,8 +1,10 @@
-"""Deltas since the last message, and how they are written. Pure."""
+"""What a metrics client gathers, how it is written, and what of it is on its way. Pure."""
 
 import math
+from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from p2pmsg.errors import MessageError, MessageTooLargeError
 from p2pmsg.statsd import DELTAS_VERSION, number_text, split_key
@@ -17,6 +19,9 @@ _FRAME_BYTES = 64
 _LENGTH_BYTES = 5
 """The length of a text or a list, at most."""
 _NUMBER_BYTES = 9
+_PLAIN = ("c", "g")
+"""Kinds with an entry that is not changed, but replaced."""
+_SIZES = {"c": _NUMBER_BYTES, "g": 2 * _NUMBER_BYTES + 1}
 _NAMED = 60
 """Characters of a key in an error's text."""
 _FORBIDDEN = frozenset(":|@\n\r")
@@ -68,35 +73,34 @@ def check_size(key: str, value: float | str, bytes_max: int) -> None:
 class Deltas:
     """The changes since the last message.
 
-    Counters are sums, exact for integers. A gauge is the last value set, or None, and the sum added
-    since. All values of timers and sets are kept.
-
     Args:
         bytes_max: largest message, packed, in bytes. Up to `BYTES_MAX` of it are gathered.
 
+    Attributes:
+        parts: by kind and key. Counters (`c`) are sums, exact for integers. A gauge (`g`) is the
+            last value set, or None, and the sum added since. All values of timers (`ms`, `h`, `d`)
+            and sets (`s`) are kept.
+
     """
 
-    __slots__ = ("_byte_count", "_bytes_max", "counters", "gauges", "sets", "statistics")
+    __slots__ = ("_byte_count", "_bytes_max", "parts")
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = min(bytes_max, BYTES_MAX)
-        self.counters: dict[str, float] = {}
-        self.gauges: dict[str, tuple[float | None, float]] = {}
-        self.statistics: dict[str, dict[str, list[float]]] = {}
-        self.sets: dict[str, set[str]] = {}
         self._byte_count = _FRAME_BYTES
+        self.parts: dict[str, dict[str, Any]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.counters or self.gauges or self.statistics or self.sets)
+        return bool(self.parts)
 
     def copy(self) -> "Deltas":
         """Return another one that has the same changes."""
         made = Deltas(self._bytes_max)
-        made.counters, made.gauges = self.counters.copy(), self.gauges.copy()
-        for kind, by_key in self.statistics.items():
-            made.statistics[kind] = {key: values.copy() for key, values in by_key.items()}
-        made.sets = {key: values.copy() for key, values in self.sets.items()}
         made._byte_count = self._byte_count
+        for kind, entries in self.parts.items():
+            is_plain = kind in _PLAIN
+            copied = entries if is_plain else {key: one.copy() for key, one in entries.items()}
+            made.parts[kind] = copied.copy() if is_plain else copied
         return made
 
     def add(self, kind: str, key: str, value: Any) -> bool:
@@ -108,80 +112,64 @@ class Deltas:
             value: a number, of a set a text.
 
         """
-        if kind == "c":
-            before = self.counters.get(key)
-            total = value if before is None else before + value
-            if not -INTEGER_MAX <= total <= INTEGER_MAX and not _can_be_sent(total):
-                return False
-            if before is None and not self._take(_text_bytes(key) + _NUMBER_BYTES):
-                return False
-            self.counters[key] = total
-            return True
-        if kind == "g" or kind == "g+":
-            return self._add_to_gauge(key, value, is_change=kind == "g+")
-        if kind == "s":
-            place: dict[str, Any] = self.sets
-            if value in place.get(key, ()):
+        part, fits = kind.removesuffix("+"), True
+        entries = self.parts.get(part, {})
+        entry = before = entries.get(key)
+        size = 0 if before is not None else _text_bytes(key) + _SIZES.get(part, _LENGTH_BYTES)
+        if part == "c":
+            entry = value if before is None else before + value
+            fits = _can_be_sent(entry)
+        elif part == "g":
+            base, added = before or (None, 0)
+            entry = base, added = (base, added + value) if kind == "g+" else (value, 0)
+            fits = _can_be_sent(added) and math.isfinite((base or 0) + added)
+        elif part == "s":
+            if before is not None and value in before:
                 return True
-            size = _text_bytes(value)
+            size += _text_bytes(value)
         else:
-            place, size = self.statistics.get(kind, {}), _NUMBER_BYTES
-        if not self._take(size if key in place else size + _text_bytes(key) + _LENGTH_BYTES):
-            return False
-        if kind == "s":
-            place.setdefault(key, set()).add(value)
-        else:
-            self.statistics.setdefault(kind, place).setdefault(key, []).append(value)
-        return True
-
-    def _add_to_gauge(self, key: str, value: float, *, is_change: bool) -> bool:
-        base, added = self.gauges.get(key, (None, 0))
-        base, added = (base, added + value) if is_change else (value, 0)
-        fits = _can_be_sent(added) and math.isfinite((base or 0) + added)
-        if not fits or (
-            key not in self.gauges and not self._take(_text_bytes(key) + 2 * _NUMBER_BYTES + 1)
-        ):
-            return False
-        self.gauges[key] = base, added
-        return True
-
-    def _take(self, size: int) -> bool:
-        """Take `size` bytes; False where they are not left, unless this is all that there is."""
-        if self._byte_count + size > self._bytes_max and self:
+            size += _NUMBER_BYTES
+        if not fits or (self and self._byte_count + size > self._bytes_max):
             return False
         self._byte_count += size
+        entries = self.parts.setdefault(part, entries)
+        if part in _PLAIN:
+            entries[key] = entry
+        elif part == "s":
+            entries.setdefault(key, set()).add(value)
+        else:
+            entries.setdefault(key, []).append(value)
         return True
 
     def message(self) -> dict[str, Any]:
         """Return the message for collectors."""
-        body: dict[str, Any] = {"v": DELTAS_VERSION}
-        if self.counters:
-            body["c"] = self.counters
-        if self.gauges:
-            body["g"] = {key: list(change) for key, change in self.gauges.items()}
-        body.update(self.statistics)
-        if self.sets:
-            body["s"] = {key: sorted(values) for key, values in self.sets.items()}
+        body: dict[str, Any] = {"v": DELTAS_VERSION, **self.parts}
+        for kind in self.parts.keys() & {"g", "s"}:
+            body[kind] = {key: list(entry) for key, entry in self.parts[kind].items()}
         return body
 
     def lines(self) -> list[str]:
         """Return the lines for a plain StatsD server."""
-        lines = [_line(key, number_text(value), "c") for key, value in self.counters.items()]
-        for key, (base, added) in self.gauges.items():
-            if base is not None:
-                value = base + added
-                if value < 0:  # a plain negative number would be a change
-                    lines.append(_line(key, "0", "g"))
-                lines.append(_line(key, number_text(value), "g"))
-            elif added:
-                sign = "+" if added > 0 else ""
-                lines.append(_line(key, f"{sign}{number_text(added)}", "g"))
-        for kind, by_key in self.statistics.items():
-            for key, values in by_key.items():
-                lines += [_line(key, number_text(value), kind) for value in values]
-        for key, texts in self.sets.items():
-            lines += [_line(key, text, "s") for text in sorted(texts)]
-        return lines
+        return [
+            _line(key, text, kind)
+            for kind, entries in self.parts.items()
+            for key, entry in entries.items()
+            for text in _texts(kind, entry)
+        ]
+
+
+def _texts(kind: str, entry: Any) -> list[str]:
+    """Return what lines say of an entry."""
+    if kind == "c":
+        return [number_text(entry)]
+    if kind == "s":
+        return sorted(entry)
+    if kind != "g":
+        return [number_text(value) for value in entry]
+    base, added = entry
+    if base is not None:  # a plain negative number would be a change
+        return [*(["0"] if base + added < 0 else []), number_text(base + added)]
+    return [f"{'+' if added > 0 else ''}{number_text(added)}"] if added else []
 
 
 def _can_be_sent(number: float) -> bool:
@@ -196,3 +184,95 @@ def _text_bytes(text: str) -> int:
 def _line(key: str, value: str, kind: str) -> str:
     name, tags = split_key(key)
     return f"{name}:{value}|{kind}|#{','.join(tags)}" if tags else f"{name}:{value}|{kind}"
+
+
+Change = tuple[str, str, Any]
+"""Kind, key and value; see `Deltas.add`."""
+
+
+class _State(NamedTuple):
+    """Replaced as a whole, so that an exception leaves the one before or the one after."""
+
+    leaving: Deltas | None
+    """What is being sent; the sink may have accepted it."""
+
+    deltas: Deltas
+    """What leaves next."""
+
+    waiting: list[Change]
+    """Changes that are not added up yet."""
+
+    counted: int
+    """The sink's next sequence when the last message had been sent."""
+
+    sent: int = 0
+    lost: int = 0
+
+
+class Gathering:
+    """Adds changes up to messages, and says which of them was accepted.
+
+    Args:
+        bytes_max: how large a message may be, in bytes.
+        following: the sink's next sequence.
+
+    Attributes:
+        changes: what programs append to, from any thread; it is taken from here.
+
+    """
+
+    def __init__(self, bytes_max: int, following: int) -> None:
+        self.changes: deque[Change] = deque()
+        self._bytes_max = bytes_max
+        self._state = _State(None, Deltas(bytes_max), [], following)
+
+    @property
+    def sent(self) -> int:
+        """How many messages were accepted."""
+        return self._state.sent
+
+    @property
+    def lost(self) -> int:
+        """How many could not be sent."""
+        return self._state.lost
+
+    def take(self) -> None:
+        """Take the changes that there are now; it is one step, which no signal's handler breaks."""
+        changes = self.changes
+        self._state.waiting.extend(islice(iter(changes.popleft, None), len(changes)))
+
+    def add_up(self) -> bool:
+        """Add up what was taken; return whether not all of it fits into the next message."""
+        state = self._state
+        if not state.waiting:
+            return False
+        deltas, rest = state.deltas.copy(), []
+        for at, change in enumerate(state.waiting):
+            if not deltas.add(*change):
+                rest = state.waiting[at:]
+                break
+        self._state = state._replace(deltas=deltas, waiting=rest)
+        return bool(rest)
+
+    def begin(self) -> Deltas | None:
+        """Return the message to send now, the same one until `settle` says what became of it."""
+        state = self._state
+        if state.leaving is None and state.deltas:
+            fresh = Deltas(self._bytes_max)
+            self._state = state._replace(leaving=state.deltas, deltas=fresh)
+        return self._state.leaving
+
+    def settle(self, following: int, *, has_failed: bool = False) -> None:
+        """Take the sink's next sequence: where it is another one, the message was accepted.
+
+        Where it is not, and sending `has_failed`, the message is lost.
+        """
+        state = self._state
+        accepted = following > state.counted
+        if state.leaving is not None and (accepted or has_failed):
+            self._state = state._replace(
+                leaving=None,
+                counted=following,
+                sent=state.sent + accepted,
+                lost=state.lost + (not accepted),
+            )

@@ -1,22 +1,29 @@
-"""The metrics client: what it gathers, joined to a publisher or a plain StatsD server's socket."""
+"""The metrics client: what it gathers, sent by a publisher or to a plain StatsD server."""
 
+import socket
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from p2pmsg.config import PublisherConfig
-from p2pmsg.driver.peer import Peer
-from p2pmsg.driver.verbs import Verb
 from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError, ReentrantCallError
-from p2pmsg.metrics.deltas import check_name, check_number, check_size, check_tags
-from p2pmsg.metrics.gathering import Change, Gathering
-from p2pmsg.metrics.sinks import Plain, Reliable
+from p2pmsg.metrics.deltas import (
+    BYTES_MAX,
+    Change,
+    Deltas,
+    Gathering,
+    check_name,
+    check_number,
+    check_size,
+    check_tags,
+)
 from p2pmsg.peers.opening import Settings
 from p2pmsg.peers.publisher import PublisherPeer
-from p2pmsg.statsd import make_key
-from p2pmsg.toolkit import INHERITED, check_process, checked, shown
+from p2pmsg.statsd import DELTAS_TOPIC, ListenEndpoint, make_key, parse_listen
+from p2pmsg.toolkit import INHERITED, Peer, Verb, check_process, checked, shown
 from p2pmsg.toolkit import check_name as check_publisher
 from p2pmsg.toolkit import own_log as _log
 
@@ -32,10 +39,14 @@ _ADD_UP_AT: Final = 1_000
 """Calls that are added up together: their changes wait in a queue until then, or until a flush."""
 _KEYS_MAX: Final = 10_000
 _LONGEST_S: Final = 1e9
+_PACKET_BYTES: Final = 1432
+"""What fits into one Ethernet frame, as statsd's documentation advises."""
+_OTHERS_NS: Final = 1_000_000_000
+_IDLE_NS: Final = 1_000_000_000
 
 
 class MetricsPeer(Peer):
-    """Sends every interval what was gathered; all else is the publisher's.
+    """Sends every interval what was gathered.
 
     Attributes:
         gathering: the engine.
@@ -49,12 +60,10 @@ class MetricsPeer(Peer):
 
     thread_name = "p2pmsg-metrics"
 
-    def __init__(self, title: str, make: Callable[[], Reliable | Plain], interval_s: float) -> None:
-        check_process()
+    def __init__(self, title: str, endpoint: str, bytes_max: int, interval_s: float) -> None:
         self.name = f"the metrics client {title!r}"
-        self.sink = make()
-        self.endpoint, self.bytes_max = self.sink.endpoint, self.sink.bytes_max
-        self.gathering = Gathering(self.bytes_max, self.sink.following())
+        self.endpoint, self.bytes_max = endpoint, bytes_max
+        self.gathering = Gathering(bytes_max, self.following())
         self.changes = self.gathering.changes
         self.unusable: str | None = None
         self.missing = 0
@@ -62,48 +71,46 @@ class MetricsPeer(Peer):
         self._interval_ns = round(min(interval_s, _LONGEST_S) * 1e9) or 2**62
         self._due_ns = self.now_ns() + self._interval_ns
 
+    @abstractmethod
+    def send(self, deltas: Deltas, *, bounded: bool) -> None:
+        """Send a message; with `bounded` it is refused where too much waits to be sent."""
+
+    @abstractmethod
+    def following(self) -> int:
+        """Return the next message's sequence."""
+
     def turn(self, now_ns: int) -> None:
-        """Send what was gathered, if it is time to, and have the publisher take its turn."""
+        """Send what was gathered, if it is time to."""
         if now_ns >= self._due_ns and self.unusable is None:
             self._due_ns = now_ns + self._interval_ns
             self.gathering.take()
             self._send_or_say()
-        self.sink.publisher.turn(now_ns)
 
     def fds(self) -> Collection[int]:
-        """Return the publisher's."""
-        return self.sink.publisher.fds()
+        """Return none: a server says nothing."""
+        return ()
 
     def next_deadline_ns(self) -> int:
-        """Return when something is to be sent, or the publisher has something to do."""
-        due_ns = self.sink.publisher.next_deadline_ns()
-        return due_ns if self.unusable is not None else min(due_ns, self._due_ns)
+        """Return when something is to be sent."""
+        idle_ns = self.now_ns() + _IDLE_NS
+        return idle_ns if self.unusable is not None else min(idle_ns, self._due_ns)
 
     def resync(self) -> None:
         """Find out what was accepted of what was leaving."""
-        self.sink.publisher.resync()
-        self.gathering.settle(self.sink.following())
-
-    def upkeep(self) -> Verb[None] | None:
-        """Return the publisher's."""
-        return self.sink.publisher.upkeep()
+        self.gathering.settle(self.following())
 
     def shut(self) -> None:
-        """Send the rest as far as there is space, and close."""
+        """Send the rest as far as there is space."""
         if self.unusable is None:
             self.unusable = "it is closed"
             self.gathering.take()
         if self.unusable != INHERITED:
             self._send_or_say()
-        self.sink.publisher.shut()
-        if self.unusable != INHERITED:
-            self._count_missing()
 
     def abandon(self) -> None:
         """Be the closed copy of the parent's, in a forked child: the parent sends it."""
         self.unusable = INHERITED
         self.gathering.changes.clear()
-        self.sink.publisher.abandon()
 
     # -------------------------------------------------------------------------- calls
 
@@ -123,16 +130,15 @@ class MetricsPeer(Peer):
 
     def _send(self, *, bounded: bool) -> None:
         """Send all that was taken; what one message raises is raised when the others are sent."""
-        gathering, sink = self.gathering, self.sink
-        error: P2PError | None = None
+        gathering, error = self.gathering, None
         gathering.add_up()
         while (leaving := gathering.begin()) is not None:
             failure: P2PError | None = None
             try:
-                sink.send(leaving, bounded=bounded)
+                self.send(leaving, bounded=bounded)
             except P2PError as caught:
                 error = failure = caught
-            gathering.settle(sink.following(), has_failed=failure is not None)
+            gathering.settle(self.following(), has_failed=failure is not None)
             gathering.add_up()
         if error is not None:
             raise error
@@ -153,17 +159,17 @@ class MetricsPeer(Peer):
 
     def holds_up(self) -> bool:
         """Whether a call that may wait is to do so in `leave`."""
-        return self.sink.holds_up()
+        return False
 
     # -------------------------------------------------------------------------- verbs
 
     def leave(self) -> Verb[None]:
         """Wait until what was sent has left."""
-        return self.sink.leave()
+        yield from ()
 
     def wait_for_collectors(self, count: int, timeout_s: float | None) -> Verb[None]:
         """Wait until so many subscribe."""
-        return self.sink.wait_for_collectors(count, timeout_s)
+        yield from ()
 
     def close(self, timeout_s: float) -> Verb[None]:
         """Send the rest, and wait until a collector has everything."""
@@ -175,17 +181,186 @@ class MetricsPeer(Peer):
                 self._send(bounded=False)
             except P2PError as error:
                 failure = error  # raised when the rest is done
-        yield from self.sink.close(timeout_s)
+        yield from self._wait_for_all(timeout_s)
         if failure is not None:
             raise failure
 
-    def _count_missing(self) -> None:
-        self.missing, why = self.sink.missing(self._timeout_s)
+    def _wait_for_all(self, timeout_s: float) -> Verb[None]:
+        """Wait until a collector has everything; nobody confirms anything."""
+        yield from ()
+
+
+class PlainPeer(MetricsPeer):
+    """Sends lines to a StatsD server; losses are not noticed.
+
+    Raises:
+        ConfigError: it is no endpoint, or of a host that is unknown.
+
+    """
+
+    def __init__(self, title: str, endpoint: str, interval_s: float) -> None:
+        check_process()
+        place = parse_listen(endpoint, "endpoint")
+        self._begun = 0
+        family, self._address = _find(endpoint, place)
+        self._socket = socket.socket(family, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        super().__init__(title, str(place), BYTES_MAX, interval_s)
+
+    def send(self, deltas: Deltas, *, bounded: bool) -> None:
+        """Send them in as few packets as hold them."""
+        self._begun += 1
+        for packet in _packets(deltas.lines()):
+            with suppress(OSError):  # a server that is away is no reason for a program to fail
+                self._socket.sendto(packet, self._address)
+
+    def following(self) -> int:
+        """Return how many were begun: some packets may have left, and would count twice."""
+        return self._begun
+
+    def shut(self) -> None:
+        """Send the rest, and close the socket."""
+        super().shut()
+        self._socket.close()
+
+    def abandon(self) -> None:
+        """Be the closed copy of the parent's."""
+        super().abandon()
+        self._socket.close()
+
+
+def _find(text: str, place: ListenEndpoint) -> tuple[int, Any]:
+    if place.path:
+        return socket.AF_UNIX, place.path
+    try:
+        found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_DGRAM)[0]
+    except OSError as error:
+        raise ConfigError("endpoint", "of a host that is known", text) from error
+    return found[0], found[4]
+
+
+def _packets(lines: list[str]) -> Iterator[bytes]:
+    packet = b""
+    for line in lines:
+        data = line.encode()
+        if packet and len(packet) + len(data) + 1 > _PACKET_BYTES:
+            yield packet
+            packet = b""
+        packet += b"\n" + data if packet else data
+    if packet:
+        yield packet
+
+
+class ExactPeer(MetricsPeer):
+    """Publishes deltas for collectors, which subscribe and request what was lost."""
+
+    def __init__(self, settings: Settings, interval_s: float) -> None:
+        check_process()
+        self._publisher = PublisherPeer(settings)
+        self._first = self.following()
+        self._repaired, self._through_ns = -1, 0
+        bytes_max = self._publisher.core.config.message_bytes_max
+        super().__init__(settings.title, self._publisher.endpoint, bytes_max, interval_s)
+
+    def send(self, deltas: Deltas, *, bounded: bool) -> None:
+        """Publish them."""
+        message = deltas.message()
+        self._publisher.publish(DELTAS_TOPIC, message, None, None, None, bounded=bounded)
+        self._publisher.flush()
+
+    def following(self) -> int:
+        """Return the next sequence."""
+        return self._publisher.core.accepted(DELTAS_TOPIC)
+
+    def turn(self, now_ns: int) -> None:
+        """Send what was gathered, if it is time to, and have the publisher take its turn."""
+        super().turn(now_ns)
+        self._publisher.turn(now_ns)
+
+    def fds(self) -> Collection[int]:
+        """Return the publisher's."""
+        return self._publisher.fds()
+
+    def next_deadline_ns(self) -> int:
+        """Return when something is to be sent, or the publisher has something to do."""
+        return min(super().next_deadline_ns(), self._publisher.next_deadline_ns())
+
+    def resync(self) -> None:
+        """Find out what was accepted of what was leaving."""
+        self._publisher.resync()
+        super().resync()
+
+    def upkeep(self) -> Verb[None] | None:
+        """Return the publisher's."""
+        return self._publisher.upkeep()
+
+    def shut(self) -> None:
+        """Send the rest as far as there is space, and close; say what no collector has."""
+        super().shut()
+        self._publisher.shut()
+        if self.unusable == INHERITED:
+            return
+        self.missing, why = self._find_missing()
         if self.missing:
             _log.warning(
                 "metrics: %d of %d messages of deltas went nowhere: %s",
                 self.missing, self.gathering.sent, why,
             )  # fmt: skip
+
+    def abandon(self) -> None:
+        """Be the closed copy of the parent's."""
+        super().abandon()
+        self._publisher.abandon()
+
+    def holds_up(self) -> bool:
+        """Whether a call that may wait is to do so in `leave`."""
+        return self._publisher.holds_up or self._publisher.is_synced
+
+    def leave(self) -> Verb[None]:
+        """Wait until what was sent has left."""
+        return self._publisher.leave_all()
+
+    def wait_for_collectors(self, count: int, timeout_s: float | None) -> Verb[None]:
+        """Wait until so many subscribe."""
+        return self._publisher.wait_for_subscribers(count, timeout_s)
+
+    def _wait_for_all(self, timeout_s: float) -> Verb[None]:
+        return self._publisher.close(timeout_s, self._is_through)
+
+    def _find_missing(self) -> tuple[int, str]:
+        """Return how many deltas no collector has, and why."""
+        core, following = self._publisher.core, self.following()
+        stream = core.streams.get(DELTAS_TOPIC)
+        if stream is None:
+            return 0, ""
+        # What the replay buffer no longer had when collectors asked for it.
+        gone = sum(b - a for a, b in stream.unreached.overlap(self._first, following))
+        if self._is_acknowledged():
+            return gone, "evicted before a collector had them"
+        why = "confirmed by no collector" if core.joined else "no collector was there"
+        unacknowledged = following - max(self._first, stream.acknowledged)
+        return gone + unacknowledged, f"{why} within {self._timeout_s:g} s"
+
+    def _is_acknowledged(self) -> bool:
+        """Whether a collector has everything, or none says what it has."""
+        core, following = self._publisher.core, self.following()
+        stream = core.streams.get(DELTAS_TOPIC)
+        has_all = stream is None or stream.acknowledged >= following
+        return following <= self._first or has_all or bool(core.requests.known.settlers())
+
+    def _is_through(self) -> bool:
+        """Whether a closing client may go: a collector has everything, and others are through.
+
+        One that was killed, or hangs, never says so: others are waited for until no repair was
+        sent for a second.
+        """
+        core, now_ns = self._publisher.core, self.now_ns()
+        if not core.is_sent or not self._is_acknowledged():
+            return False
+        repaired = core.requests.frames_repaired
+        if repaired != self._repaired:
+            self._repaired, self._through_ns = repaired, now_ns + _OTHERS_NS
+        return not core.requests.incomplete or now_ns >= self._through_ns
 
 
 class ClientBase:
@@ -225,27 +400,19 @@ class ClientBase:
         self._add_up_at = _ADD_UP_AT if interval else 1
         scheme = endpoint.partition(":")[0]
         title = check_publisher(name if name is not None else endpoint[:80])
-        make: Callable[[], Reliable | Plain]
+        self._can_start_again = scheme not in _RELIABLE
         if scheme in _RELIABLE:
-            settings = Settings(
-                title,
-                endpoint,
-                None,
-                PublisherConfig() if config is None else config,
-                log,
-                security,
-            )
-            make = partial(_publish, settings)
+            config = config or PublisherConfig()
+            settings = Settings(title, endpoint, None, config, log, security)
+            self._make_peer: Callable[[], MetricsPeer] = partial(ExactPeer, settings, interval)
         elif scheme in ("udp", "unixgram"):
             if log is not None:
                 raise ConfigError("log", "None with a plain StatsD server", log)
             if security is not None:
                 raise ConfigError("security", "None with a plain StatsD server", security)
-            make = partial(Plain, endpoint)
+            self._make_peer = partial(PlainPeer, title, endpoint, interval)
         else:
             raise ConfigError("endpoint", "tcp://, ipc://, udp:// or unixgram://", endpoint)
-        self._can_start_again = make.func is Plain
-        self._make_peer = partial(MetricsPeer, title, make, interval)
         self._open(self._make_peer)
 
     def _on_open(self) -> None:
@@ -402,7 +569,3 @@ class ClientBase:
             if len(self._keys) < _KEYS_MAX:
                 self._keys[name, given] = key
         return key
-
-
-def _publish(settings: Settings) -> Reliable:
-    return Reliable(PublisherPeer(settings))

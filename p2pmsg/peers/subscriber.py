@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple
 
 import transports
+from p2pmsg import control, wire
 from p2pmsg.checks import checked, shown
 from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
 from p2pmsg.driver.lifecycle import INHERITED, check_process
@@ -41,6 +42,7 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Session
 from p2pmsg.subscriber.typed import InvalidValue, OnInvalid, ValueTypes
+from p2pmsg.wire import Kind
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
@@ -358,9 +360,12 @@ class SubscriberPeer(Peer):
         """Return at which endpoints a publisher was met."""
         return [line.contacted for line in self.core.lines]
 
-    def send(self, session: int, frame: bytes) -> None:
-        """Send a frame to a session's publisher."""
-        self.core.requests.append((session, frame))
+    def settle(
+        self, session: int, topic: str, following: int, lost: list[tuple[int, int]]
+    ) -> None:
+        """Say to a publisher that the application is done with a stream below `following`."""
+        body = control.Settled(topic, following, lost)
+        self.core.requests.append((session, wire.control_frame(Kind.SETTLED, session, body)))
 
     def datagram_sockets(self) -> list[Any]:
         """Return the sockets that datagrams come to, for tests that have some lost."""

@@ -1,7 +1,7 @@
 """Adds metrics up between two flushes. Pure: bytes in, snapshots out; no clock, no socket.
 
 Lines are collected up to some 256 KiB and then processed as one batch: `columns` splits them,
-`line_templates` finds what each adds to, and the parser reads only lines whose template is new or
+`series` has what each adds to, and the parser reads only lines whose template is new or
 that need more than an addition. The order of lines matters for gauges alone, and there it is kept.
 """
 
@@ -13,19 +13,8 @@ from operator import itemgetter
 
 import numpy as np
 
-from p2pmsg.statsd.codes import CodeKeys, Places
-from p2pmsg.statsd.columns import PAD_BYTES, Columns, Floats, split_columns
-from p2pmsg.statsd.config import AggregateConfig
-from p2pmsg.statsd.line_templates import (
-    COUNTER,
-    CUT,
-    GAUGE,
-    HANDLER_BITS,
-    PARSER,
-    STATISTIC,
-    LineTemplates,
-    add_up,
-)
+from p2pmsg.statsd.columns import PAD_BYTES, CodeKeys, Columns, Floats, Places, split_columns
+from p2pmsg.statsd.grammar import parse_line
 from p2pmsg.statsd.metric import (
     OWN_PREFIX,
     STATISTICS,
@@ -37,10 +26,18 @@ from p2pmsg.statsd.metric import (
     ServiceCheck,
     make_key,
 )
-from p2pmsg.statsd.parser import parse_line
-from p2pmsg.statsd.series import Series
-from p2pmsg.statsd.snapshot import Snapshot, Timed
-from p2pmsg.statsd.values import Values, quiet
+from p2pmsg.statsd.series import (
+    COUNTER,
+    CUT,
+    GAUGE,
+    HANDLER_BITS,
+    PARSER,
+    STATISTIC,
+    LineTemplates,
+    Series,
+    add_up,
+)
+from p2pmsg.statsd.snapshot import AggregateConfig, Snapshot, Timed, Values, quiet
 
 BATCH_BYTES = 256 * 1024
 """Bytes a batch: some 8,000 lines in a millisecond. The hundred numpy calls of a batch then cost
@@ -328,17 +325,19 @@ class Aggregator:
         self.drain()
         self._on_lag(timestamp_s)
         self._delete_idle()
+        series, count = self.series, self.series.row_count
         snapshot = Snapshot(
-            self.config, self.series, self.values, self.sets, timestamp_s=timestamp_s,
-            interval_s=self.interval_s, exact_totals=self.exact_totals,
-            exact_counts=self._exact_counts, timed=self._timed, events=self._events,
+            timestamp_s=timestamp_s, interval_s=self.interval_s, config=self.config,
+            events=self._events, exact_counts=self._exact_counts, keys=series.marked_keys(),
+            kinds=series.kinds[:count].copy(), totals=series.totals[:count].copy(),
+            values=self.values, sets=self.sets, exact_totals=dict(self.exact_totals),
+            timed=self._timed,
         )  # fmt: skip
         self._timed, self._events, self._exact_counts = {}, [], defaultdict(float)
         self.values = Values(VALUES_MAX)
         self.sets = {}
         self._set_values = 0
-        count = self.series.row_count
-        self.series.totals[:count][self.series.kinds[:count] != ord("g")] = 0.0
+        series.totals[:count][series.kinds[:count] != ord("g")] = 0.0
         self._interval += 1
         return snapshot
 

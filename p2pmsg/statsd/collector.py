@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from p2pmsg import Publisher
 from p2pmsg.errors import ClosedError, ReentrantCallError
 from p2pmsg.stats import Stats
 from p2pmsg.statsd.aggregate import Aggregator
-from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.exact import ExactReceiver
 from p2pmsg.statsd.listen import ListenEndpoint, parse_listen
 from p2pmsg.statsd.management import Management, handler
@@ -26,7 +25,7 @@ from p2pmsg.statsd.metric import BadLine
 from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.outputs.stream import StreamOutput
 from p2pmsg.statsd.serving import Server
-from p2pmsg.statsd.snapshot import Snapshot
+from p2pmsg.statsd.snapshot import AggregateConfig, Snapshot
 from p2pmsg.statsd.sockets import Sockets
 from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.toolkit import (
@@ -46,8 +45,10 @@ from p2pmsg.toolkit import own_log as _log
 if TYPE_CHECKING:
     from p2pmsg.security import Security
 
-_DRAIN_S = 0.5
-_TICK_S = 0.2
+_LAST_S = 0.5
+"""How long what the kernel still holds is read at the end."""
+_DRAIN_S = 0.1
+"""How often what has been read is added up, if it is little; the counters are as old at most."""
 _THREAD_VALUES = 20_000
 """Above so many values a thread sorts them; up to there it takes less than a millisecond."""
 
@@ -119,7 +120,7 @@ class Flushing:
         self._waiting = []
 
     def _make_steps(self, snapshot: Snapshot) -> Iterator[None]:
-        if snapshot.value_count > _THREAD_VALUES:
+        if len(snapshot.values) > _THREAD_VALUES:
             thread = threading.Thread(target=snapshot.prepare, name="statsd-sort", daemon=True)
             try:
                 thread.start()
@@ -266,33 +267,33 @@ class Collector(ClosesItself):
         self._section, self._closing = Section(bool), Section(bool)
         self._closed, self._is_over, self._why = False, False, "it is closed"
         self._stop, self._ended = threading.Event(), threading.Event()
-        self._asked: deque[threading.Event] = deque()
         self._error: BaseException | None = None
         self._sockets = Sockets(self._aggregator)
         self._management: Server | None = None
         self._publisher: Publisher | None = None
         self._exact: ExactReceiver | None = None
-        try:
+        self._opened = ExitStack()
+        """What the thread closes when it ends."""
+        with ExitStack() as undo:
+            undo.callback(self._opened.close)
+            self._opened.callback(self._sockets.close)
             for place in places:
                 self._sockets.listen(place, reuse_port=reuse_port)
             if port is not None:
                 handles = handler(self._make_management(places), self._section)
                 self._management = Server(port.host, port.port, handles)
+                self._opened.callback(self._management.close)
             if isinstance(publish, str):
                 publish = self._publisher = Publisher(publish, name=topic, security=security)
+                undo.callback(publish.close, 0.0)
             if isinstance(publish, Publisher):
                 self._outputs.insert(0, StreamOutput(publish, topic))
             if endpoints:
                 given = self._aggregator, self._section, state
                 self._exact = ExactReceiver(endpoints, *given, security)
-        except BaseException:
-            self._sockets.close()
-            if self._management is not None:
-                self._management.close()
-            if self._publisher is not None:
-                self._publisher.close(timeout=0.0)
-            raise
-        self._unclosed = list(self._outputs)
+                self._opened.callback(self._exact.close)
+            undo.pop_all()
+        self._unclosed: list[Any] = [*self._outputs, *filter(None, [self._publisher])]
         self._flushing = Flushing(self._outputs)
         self._thread = threading.Thread(target=self._run, name="statsd-collector", daemon=True)
         close_in_children(self)
@@ -317,26 +318,8 @@ class Collector(ClosesItself):
         return None if self._publisher is None else self._publisher.endpoint
 
     def stats(self) -> CollectorStats:
-        """Return the counters; also after `close`, and in a signal handler."""
-        if not self._is_inherited:
-            try:
-                self._section.run(bool)
-            except ReentrantCallError:  # as a handler of `logging`: it must not wait for the thread
-                pass
-            else:
-                self._wait_for_drain()
+        """Return the counters, 0.1 s old at most; also after `close`, and in a signal handler."""
         return self._section.read(self._count)
-
-    def _wait_for_drain(self) -> None:
-        """Have the thread add up what has been read; a caller's may be cut short by Ctrl-C."""
-        if threading.current_thread() is self._thread:  # an output asks
-            self._section.run(self._drain)
-        elif not (self._stop.is_set() or self._ended.is_set()):  # else it has, or soon will have
-            asked = threading.Event()
-            self._asked.append(asked)
-            self._sockets.wake()
-            while not (asked.wait(_TICK_S) or self._stop.is_set() or self._ended.is_set()):
-                pass
 
     def _drain(self) -> None:
         self._aggregator.drain()
@@ -363,7 +346,7 @@ class Collector(ClosesItself):
             ClosedError: the collector belongs to the parent process.
 
         """
-        if self._is_inherited:  # the parent's thread may have been adding to them
+        if self._why == INHERITED:  # the parent's thread may have been adding to them
             raise ClosedError("the collector", self._why)
         if self._exact is None:
             return ExactTotals()
@@ -421,16 +404,10 @@ class Collector(ClosesItself):
             try:
                 output.close(max(0.0, deadline - time.monotonic()))
             except Exception:
-                _log.exception("statsd: the output %s could not be closed", output.name)
+                _log.exception("statsd: %s could not be closed", output.name)
             self._unclosed.pop(0)
-        if self._publisher is not None:
-            self._publisher.close(max(0.0, deadline - time.monotonic()))
         self._is_over = True
         was_closed(self)
-
-    @property
-    def _is_inherited(self) -> bool:
-        return self._why == INHERITED
 
     def _forget(self) -> None:
         """In a forked child: sockets and threads are the parent's, perhaps the locks too."""
@@ -447,48 +424,40 @@ class Collector(ClosesItself):
 
     def _run(self) -> None:
         try:
-            self._serve()
-            self._finish()
+            with self._opened:
+                self._serve()
+                self._finish()
         except BaseException as error:
             self._error = error
             if self._exact is not None:
                 self._exact.on_failed(error)
             _log.exception("statsd: the collector has ended")
         finally:
-            self._sockets.close()
-            if self._management is not None:
-                self._management.close()
-            if self._exact is not None:
-                self._exact.close()
             self._flushing.abandon()
             self._ended.set()
 
     def _serve(self) -> None:
-        interval_s = self._interval_s
+        interval_s, drain_s = self._interval_s, 0.0
         next_s = time.monotonic() + interval_s
         while not self._stop.is_set():
-            busy = self._flushing.is_busy
-            now_s = time.monotonic()
-            wait_s = 0.0 if busy else max(0.0, min(next_s - now_s, _TICK_S))
+            left_s = 0.0 if self._flushing.is_busy else next_s - time.monotonic()
+            wait_s = max(0.0, min(left_s, _DRAIN_S))
             self._sockets.turn(wait_s, self._section)
-            if self._asked:
+            now_s = time.monotonic()
+            if now_s >= drain_s:
+                drain_s = now_s + _DRAIN_S
                 self._section.run(self._drain)
-                while self._asked:
-                    self._asked.popleft().set()
-            due = time.monotonic() >= next_s
+            due = now_s >= next_s
             if due or self._flushing.is_requested:
                 if self._flushing.is_busy:
                     self._flushing.finish()  # the outputs are slower than the interval
                 if due:
                     # As statsd, keep to multiples of the interval; skip those that were missed.
-                    next_s += interval_s * max(1, int((time.monotonic() - next_s) / interval_s) + 1)
-                self._begin_flush()
+                    next_s += interval_s * (int((now_s - next_s) / interval_s) + 1)
+                self._section.run(self._begin_flush)
             self._flushing.step()
 
     def _begin_flush(self) -> None:
-        self._section.run(self._flush_inside)
-
-    def _flush_inside(self) -> None:
         self._sockets.count_drops()
         if self._exact is not None:
             self._exact.keep()
@@ -498,11 +467,11 @@ class Collector(ClosesItself):
         """Read what the kernel still holds, and flush everything."""
         if self._exact is not None:
             self._exact.stop()
-        deadline = time.monotonic() + _DRAIN_S
+        deadline = time.monotonic() + _LAST_S
         while self._sockets.turn(0.0, self._section) and time.monotonic() < deadline:
             pass
         self._flushing.finish()
-        self._begin_flush()
+        self._section.run(self._begin_flush)
         self._flushing.finish()
 
     def _make_management(self, places: Iterable[ListenEndpoint]) -> Management:

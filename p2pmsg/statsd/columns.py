@@ -1,40 +1,60 @@
-"""Splits many lines at once into columns with numpy.
+"""Splits many lines at once into columns with numpy, each with a code of its name and rest.
 
 A line `name:value|rest` is cut at its first colon and at the first bar after it. Name and rest are
-hashed into one 64-bit code (`codes`); values of up to 16 characters become floats. Some numpy
-operations on eight bytes at a time do what a loop over lines would do one byte at a time. Lines of
-any other shape are marked, and left to the parser.
+hashed into one 64-bit code; values of up to 16 characters become floats. Some numpy operations on
+eight bytes at a time do what a loop over lines would do one byte at a time. Lines of any other
+shape are marked, and left to the parser.
 
 A decimal of at most 15 digits is an integer below 2**53 over a power of ten up to 10**22; both are
 exact as floats, so that the one division rounds as `float` does (Clinger, "How to read floating
 point numbers accurately", 1990).
+
+Lines are looked up by their codes alone, so two that differ must not share one, even if chosen. A
+word of eight bytes is mixed in by xor, a factor, the upper half over the lower one, and another
+factor. With one factor, a difference in a word's upper bits stays where it is, and a second
+difference in the next word undoes it whatever the seed. The second factor spreads it over 32 bits
+that depend on a factor nobody else knows.
+
+What numpy takes from places that are not aligned costs the same for 8 bytes as for 32, so words are
+taken four at a time.
 """
 
+import random
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from p2pmsg.statsd.codes import (
-    LAST_BYTES,
-    WINDOW,
-    CodeKeys,
-    Places,
-    Words,
-    see_windows,
-    take_words,
-)
-
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.integer[Any]]
+Windows = npt.NDArray[np.void]
 
+WINDOW = 32
+_WORD = 8
+_U = np.uint64
+_ALL = 2**64 - 1
+
+
+def _last_bytes(count: int) -> int:
+    """Return the mask of the last `count` bytes of a word, as they are in memory."""
+    return _ALL << 8 * (_WORD - min(max(count, 0), _WORD)) & _ALL
+
+
+LAST_BYTES = tuple(
+    np.array([_last_bytes(kept - after) for kept in range(WINDOW + 1)], np.uint64)
+    for after in (24, 16, 8, 0)
+)
+"""Masks by word of a window and by how many of the window's last bytes are kept."""
+_FIRST_BYTES = np.array([_ALL >> 8 * (_WORD - kept) for kept in range(_WORD + 1)], np.uint64)
 PAD_BYTES = WINDOW
 """Bytes needed before and after the lines, so that windows may reach across both ends."""
 PART_BYTES_MAX = 1024
 """Longest name and rest of a regular line. A longer one would take a round for every 32 bytes, and
 the parser reads it sooner."""
 _HALF = WINDOW // 2
-_U = np.uint64
 _ONES = _U(0x0101010101010101)
 _TOPS = _U(0x8080808080808080)
 _ZEROS = _U(0x3030303030303030)
@@ -51,6 +71,89 @@ _PLAIN = b":|\n"
 _DIGITS_MAX = 15
 
 
+class CodeKeys:
+    """Random odd factors of the codes.
+
+    Args:
+        seed: of the factors; who can choose names may not know it.
+
+    """
+
+    def __init__(self, seed: int) -> None:
+        draw = random.Random(seed).getrandbits
+        self._start, self._length, self._first, self._second = (_U(draw(64) | 1) for _ in range(4))
+
+    def make(
+        self, windows: Windows, rests: Words, colons: Places, ends: Places, lengths: list[Places]
+    ) -> Words:
+        """Return a code for each line; never 0, and the same in every batch.
+
+        Args:
+            windows: 32 bytes from each place of the buffer.
+            rests: the first two words of each rest.
+            colons: where names end.
+            ends: where rests end.
+            lengths: those of the names, and those of the rests.
+
+        """
+        names, sizes = lengths
+        codes = (sizes << 32 | names).astype(np.uint64)
+        codes *= self._length
+        codes ^= self._start
+        self._mix_before(windows, colons, names, codes)
+        self._mix(codes, rests[:, 0] & _FIRST_BYTES.take(np.minimum(sizes, _WORD)))
+        few = np.flatnonzero(sizes > _WORD) if sizes.max() > _WORD else ()
+        if len(few):
+            some, left = codes[few], sizes[few] - _WORD
+            self._mix(some, rests[few, 1] & _FIRST_BYTES.take(np.minimum(left, _WORD)))
+            codes[few] = some
+            few = few[left > _WORD]
+            if len(few):
+                some = codes[few]
+                self._mix_before(windows, ends[few], sizes[few] - 2 * _WORD, some)
+                codes[few] = some
+        codes ^= codes >> _U(32)
+        codes |= _U(1)
+        return codes
+
+    def _mix(self, codes: Words, words: Words) -> None:
+        codes ^= words
+        codes *= self._first
+        codes ^= codes >> _U(32)
+        codes *= self._second
+
+    def _mix_before(self, windows: Windows, stops: Places, lengths: Places, codes: Words) -> None:
+        """Mix `lengths` bytes before `stops` into `codes`, the last 32 of them first."""
+        self._mix_window(windows, stops, lengths, codes)
+        few = np.flatnonzero(lengths > WINDOW) if lengths.max() > WINDOW else ()
+        while len(few):
+            stops, lengths = stops - WINDOW, lengths - WINDOW
+            some = codes[few]
+            self._mix_window(windows, stops[few], lengths[few], some)
+            codes[few] = some
+            few = few[lengths[few] > WINDOW]
+
+    def _mix_window(self, windows: Windows, stops: Places, lengths: Places, codes: Words) -> None:
+        taken = take_words(windows, stops - WINDOW)
+        kept = np.minimum(lengths, WINDOW)
+        shortest = int(kept.min())
+        for place, masks in enumerate(LAST_BYTES):
+            words = taken[:, place]
+            if shortest < WINDOW - _WORD * place:
+                words = words & masks.take(kept)
+            self._mix(codes, words)
+
+
+def see_windows(data: bytes) -> Windows:
+    """Return the 32 bytes from each place of `data` on, without copying any."""
+    return np.ndarray((len(data) - WINDOW + 1,), f"V{WINDOW}", buffer=data, strides=(1,))
+
+
+def take_words(windows: Windows, starts: Places) -> Words:
+    """Return a row of four words for each of `starts`."""
+    return windows[starts].view(np.uint64).reshape(-1, WINDOW // _WORD)
+
+
 @dataclass(slots=True)
 class Columns:
     """Lines of a buffer as columns; all arrays have one entry for each line that is not empty.
@@ -60,7 +163,7 @@ class Columns:
         colons, bars: the first colon and the first bar after it; meaningless where not `regular`.
         regular: whether the line is `name:value|rest` with a value that was read,
             and neither part is longer than `PART_BYTES_MAX`.
-        codes: hash of name and rest; never 0.
+        codes: of name and rest; never 0.
         values: the numbers.
         negative: whether a value begins with a minus.
 
@@ -81,7 +184,7 @@ def split_columns(data: bytes, keys: CodeKeys) -> Columns | None:
 
     Args:
         data: the buffer.
-        keys: of `codes`; random, so that nobody can choose names that collide.
+        keys: of the codes; random, so that nobody can choose names that collide.
 
     """
     octets = np.frombuffer(data, np.uint8)

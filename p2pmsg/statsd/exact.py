@@ -3,10 +3,11 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from p2pmsg import Subscriber, control, wire
+from p2pmsg import Subscriber
 from p2pmsg.errors import (
     AuthenticationError,
     ConfigError,
@@ -18,10 +19,8 @@ from p2pmsg.message import MessageBatch
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.totals import DELTAS_TOPIC, HERE, NOT_JOINED, VANISHED, ExactTotals
 from p2pmsg.store import open_store
-from p2pmsg.subscriber.sessions import Session
-from p2pmsg.toolkit import Rarely, Section, Trouble
+from p2pmsg.toolkit import Rarely, Section, Session, Trouble
 from p2pmsg.toolkit import own_log as _log
-from p2pmsg.wire import Kind
 
 if TYPE_CHECKING:
     from p2pmsg.security import Security
@@ -54,26 +53,28 @@ class StateFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
-        try:
+        with self._checked():
             self._store = open_store(path, _TABLES)
-        except LogInUseError as error:
-            raise ConfigError("state", "a file that no other collector has", self._path) from error
-        except LogFormatError as error:
-            raise ConfigError("state", f"a state file ({error})", self._path) from error
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise ConfigError("state", "a file in a folder that is there", self._path) from error
-        except OSError as error:
-            raise ConfigError("state", f"readable ({error.strerror})", self._path) from error
 
     def load(self, names_max: int) -> ExactTotals:
         """Return the totals, from zero where there is no file yet; raises `ConfigError`."""
-        try:
+        with self._checked():
             rows = self._store.rows("SELECT name, value FROM totals")
             return ExactTotals.decode(dict(rows), names_max) if rows else ExactTotals(names_max)
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        """Say what is wrong with the file as with any other setting."""
+        try:
+            yield
+        except LogInUseError as error:
+            raise ConfigError("state", "a file that no other collector has", self._path) from error
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ConfigError("state", "a file in a folder that is there", self._path) from error
+        except (LogFormatError, ValueError) as error:
+            raise ConfigError("state", f"a state file ({error})", self._path) from error
         except OSError as error:
             raise ConfigError("state", f"readable ({error.strerror})", self._path) from error
-        except ValueError as error:
-            raise ConfigError("state", f"a state file ({error})", self._path) from error
 
     def save(self, state: dict[str, str]) -> None:
         """Write what `ExactTotals.encode` returned; it is on the disk on return, or not at all."""
@@ -84,8 +85,8 @@ class StateFile:
         self._store.close()
 
 
-Send = Callable[[int, bytes], None]
-"""Sends a frame to a session's publisher."""
+Settle = Callable[[int, str, int, list[tuple[int, int]]], None]
+"""Says to a session's publisher what is settled: session, topic, the next sequence, ranges lost."""
 
 
 class DeltaSubscriber(Subscriber):
@@ -93,16 +94,16 @@ class DeltaSubscriber(Subscriber):
 
     Args:
         is_drained: whether a client that closes may go; called inside of the peer's section, with
-            what sends to it.
+            what says to it what is settled.
         endpoints: of the clients.
         options: as for `Subscriber`.
 
     """
 
     def __init__(
-        self, is_drained: Callable[[Session, Send], bool], endpoints: list[str], **options: Any
+        self, is_drained: Callable[[Session, Settle], bool], endpoints: list[str], **options: Any
     ) -> None:
-        self._is_drained = lambda session: is_drained(session, self._peer.send)
+        self._is_drained = lambda session: is_drained(session, self._peer.settle)
         super().__init__(endpoints, **options)
 
     def sessions(self) -> list[Session]:
@@ -115,9 +116,9 @@ class DeltaSubscriber(Subscriber):
         found: list[bool] = self._driver.section.run(self._peer.contacted)
         return found
 
-    def send(self, session: int, frame: bytes) -> None:
-        """Send a frame to a session's publisher."""
-        self._driver.section.run(self._peer.send, session, frame)
+    def settle(self, session: int, topic: str, following: int, lost: list[tuple[int, int]]) -> None:
+        """Say to a session's publisher what is settled."""
+        self._driver.section.run(self._peer.settle, session, topic, following, lost)
         self._driver.wake()
 
 
@@ -155,8 +156,8 @@ class ExactReceiver:
 
     def _begin(self, endpoints: list[str], security: "Security | None") -> None:
         aggregator, names_max = self._aggregator, self._aggregator.config.names_max
-        totals = None if self._state is None else self._state.load(names_max)
-        self.totals = totals or ExactTotals(names_max)
+        state = self._state
+        self.totals = ExactTotals(names_max) if state is None else state.load(names_max)
         self.totals.expect(endpoints)
         self._endpoints = endpoints
         aggregator.exact_totals = self.totals.counters
@@ -193,10 +194,7 @@ class ExactReceiver:
 
     def on_failed(self, error: BaseException) -> None:
         """Note what ended the collecting: the totals are not exact any more."""
-        self._section.run(self._fail, f"{type(error).__name__}: {error}")
-
-    def _fail(self, why: str) -> None:
-        self.totals.failed = why
+        self.totals.failed = f"{type(error).__name__}: {error}"
 
     def _receive(self) -> None:
         try:
@@ -280,7 +278,7 @@ class ExactReceiver:
             closing and not waits and self.totals.next_sequence(peer.session) >= _head(peer)
         )
 
-    def _is_drained(self, peer: Session, send: "Send") -> bool:
+    def _is_drained(self, peer: Session, settle: Settle) -> bool:
         """Whether a client that closes may go; called by the subscriber's own thread.
 
         That is reported first, since it says what was lost.
@@ -293,7 +291,7 @@ class ExactReceiver:
             settled = counted.get(peer.session, 0) >= head and peer.session not in unfinished
             self._must_save = self._must_save or not settled
         if settled and peer.direct and head > self._reported.get(peer.session, 0):
-            send(peer.session, self._settled(peer, head))
+            self._settle(settle, peer.session, head)
         return settled
 
     def _report(self, peers: Sequence[Session]) -> None:
@@ -305,24 +303,18 @@ class ExactReceiver:
             if peer.gone or not peer.direct or not following:
                 continue
             if following > self._reported.get(peer.session, 0):
-                self._subscriber.send(peer.session, self._settled(peer, following))
+                self._settle(self._subscriber.settle, peer.session, following)
             reported[peer.session] = following
         self._reported = reported
 
-    def _settled(self, peer: Session, following: int) -> bytes:
-        """Return what says to a client that what is below `following` is counted, or lost."""
-        lost = self._lost_of(peer.session, following)
-        return wire.control_frame(
-            Kind.SETTLED, peer.session, control.Settled(DELTAS_TOPIC, following, lost)
-        )
-
-    def _lost_of(self, session: int, following: int) -> list[control.Range]:
-        """Return what is lost of a client's messages below `following`."""
-        return [  # there are at most 1,000
+    def _settle(self, settle: Settle, session: int, following: int) -> None:
+        """Say to a client that what is below `following` is counted, or which of it is lost."""
+        lost = [  # there are at most 1,000
             (one.start, one.stop)
             for one in self.totals.losses
             if one.session == session and one.stop <= following
         ]
+        settle(session, DELTAS_TOPIC, following, lost)
 
     def _marks(self) -> _Marks:
         return self.totals.marks(), frozenset(self.totals.clients())

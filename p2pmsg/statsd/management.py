@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from p2pmsg.statsd.aggregate import Aggregator
-from p2pmsg.statsd.metric import STATISTICS, Kind
-from p2pmsg.statsd.numbers import number_text
+from p2pmsg.statsd.metric import STATISTICS, Kind, number_text
 from p2pmsg.toolkit import Section
 
 _HELP = (

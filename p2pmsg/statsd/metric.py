@@ -1,4 +1,4 @@
-"""The items of a line: metrics, events, service checks, bad lines; and the key of a metric."""
+"""The items of a line: metrics, events, service checks, bad lines; keys and numbers as texts."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -109,39 +109,28 @@ class ServiceCheck:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line, or a part of one, that is no item: its `text`; `reason` is one of `REASONS`."""
+    """A line, or a part of one, that is no item.
+
+    Attributes:
+        reason: `no_value`: nothing after the name, or an empty value; `no_type`: no |type after the
+            value; `empty_name`; `bad_name`: it has a control character; `not_utf8`; `bad_number`:
+            not a decimal number; `not_finite`: beyond what a float holds, or infinite;
+            `negative_timer`; `unknown_type`: none of c g ms h d s m; `bad_rate`: not @ and a number
+            above 0 and at most 1; `bad_tags`: they do not parse; `mixed_tag_styles`: tags both in
+            the name and after |#; `packed_values`: several where the type or the dialect takes one;
+            `bad_timestamp`: not T and seconds up to the year 2116, or with a type that takes none;
+            `bad_container`: not c: and an id; `unknown_section`: no version of the protocol has it;
+            `repeated_section`; `bad_event`: its lengths or fields do not fit; `bad_service_check`:
+            without a name or a status from 0 to 3; `too_long`: longer than 64 KiB.
+        text: what is bad.
+
+    """
 
     reason: str
     text: str
 
 
 Item = Metric | Event | ServiceCheck | BadLine
-
-REASONS = {
-    "no_value": "nothing after the name, or an empty value",
-    "no_type": "no |type after the value",
-    "empty_name": "no name",
-    "bad_name": "a control character in the name",
-    "not_utf8": "bytes that are not UTF-8",
-    "bad_number": "not a decimal number",
-    "not_finite": "a number beyond what a float holds, or an infinite one",
-    "negative_timer": "a time below zero",
-    "unknown_type": "none of c g ms h d s m",
-    "bad_rate": "not @ and a number above 0 and at most 1",
-    "bad_tags": "tags that do not parse",
-    "mixed_tag_styles": "tags both in the name and after |#",
-    "packed_values": "several values where the type or the dialect takes one",
-    "bad_timestamp": "not T and seconds up to the year 2116, or with a type that takes none",
-    "bad_container": "not c: and an id",
-    "unknown_section": "a section that no version of the protocol has",
-    "repeated_section": "a section that is there twice",
-    "bad_event": "an event whose lengths or fields do not fit",
-    "bad_service_check": "a service check without a name or a status from 0 to 3",
-    "too_long": "a line longer than the limit",
-}
-"""Why a line is bad: the name that is counted, and what it means."""
-
-
 _TAGS_MARK = "|#"
 """Between name and tags in a key; in a dialect that splits at bars neither holds one itself."""
 
@@ -155,3 +144,8 @@ def split_key(key: str) -> tuple[str, tuple[str, ...]]:
     """Return name and tags of a key."""
     name, mark, tags = key.partition(_TAGS_MARK)
     return name, tuple(tags.split(",")) if mark else ()
+
+
+def number_text(value: float) -> str:
+    """Return a number with the fewest digits that are read as the same number."""
+    return str(value).removesuffix(".0")

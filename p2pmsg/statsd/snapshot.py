@@ -1,20 +1,178 @@
 """A flush: all metrics of one interval, as rows that are made some at a time.
 
-The statistics of timers are those of statsd (sum, mean, percentiles …).
+The statistics of timers are those of statsd (sum, mean, percentiles …). The sketch is DDSketch with
+a relative error of 1 % (Masson, Rim, Lee, "DDSketch: a fast and fully-mergeable quantile sketch",
+VLDB 2019). Bins are those of the package ddsketch, so that sketches of several collectors can be
+merged.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+from ddsketch import DDSketch
+from ddsketch.mapping import LogarithmicMapping
 
-from p2pmsg.statsd.codes import Places
-from p2pmsg.statsd.columns import Floats
-from p2pmsg.statsd.config import AggregateConfig
+from p2pmsg.errors import ConfigError
+from p2pmsg.statsd.columns import Floats, Places
+from p2pmsg.statsd.grammar import STRICT, Dialect
 from p2pmsg.statsd.metric import Event, Kind, ServiceCheck, split_key
-from p2pmsg.statsd.series import KIND_OF_MARK, Series
-from p2pmsg.statsd.values import Values, quiet, sketch_object
+from p2pmsg.statsd.series import KIND_OF_MARK
+from p2pmsg.toolkit import check_fields
+
+RELATIVE_ERROR = 0.01
+_MAPPING = LogarithmicMapping(RELATIVE_ERROR)
+_GAMMA_LOG = math.log(_MAPPING.gamma)
+_OFFSET = 1 << 19
+"""Makes every key positive, so that a bin's sign is that of its values: keys are within ±36,000."""
+_LEAST = _MAPPING.min_possible
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateConfig:
+    """How metrics are added up. Raises `ConfigError` for a value out of its limits."""
+
+    dialect: Dialect = STRICT
+    """How lines are read."""
+
+    percentiles: tuple[float, ...] = (90.0,)
+    """Percentiles of timers, 0 to 100; below 0 for the top ones: -10 is the mean, sum and lower
+    bound of the uppermost tenth. 0 gives fields for timers with one value only, as with statsd.
+    90 as with statsd."""
+
+    delete_idle: bool = False
+    """Whether a metric that was idle for an interval is forgotten instead of sent as 0, or, for a
+    gauge, as it was. Off as with statsd."""
+
+    names_max: int = 200_000
+    """How many names, with their tags, are kept; further ones are dropped, counted, and ten of them
+    named. Twice what one collector usually sees, and some 100 MB."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, percentiles=(-100, 100), names_max=1)
+
+
+def quiet() -> np.errstate:
+    """Let sums of huge values be infinite without a warning: a sender chooses them."""
+    return np.errstate(over="ignore", invalid="ignore")
+
+
+class Values:
+    """Values by row; pure.
+
+    Args:
+        values_max: how many are kept.
+
+    """
+
+    def __init__(self, values_max: int) -> None:
+        self._values_max = values_max
+        self._parts: list[tuple[Places, Floats, Floats | None]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, rows: Places, values: Floats, weights: Floats | None) -> int:
+        """Add values, each with its row; return how many there was no space for.
+
+        `weights` are 1 / rate, None where all are 1.
+        """
+        space = self._values_max - self._count
+        dropped = max(0, len(rows) - space)
+        if dropped:
+            rows, values = rows[:space], values[:space]
+            weights = None if weights is None else weights[:space]
+        if len(rows):
+            self._parts.append((rows, values, weights))
+            self._count += len(rows)
+        return dropped
+
+    def columns(self) -> tuple[Places, Floats, Floats | None]:
+        """Return rows, values and weights."""
+        if not self._parts:
+            return np.zeros(0, np.int32), np.zeros(0), None
+        rows, values, weights = zip(*self._parts, strict=True)
+        joined = None
+        if any(part is not None for part in weights):
+            joined = np.concatenate(
+                [np.ones(len(row)) if part is None else part for row, _, part in self._parts]
+            )
+        return np.concatenate(rows), np.concatenate(values), joined
+
+    def drop_row(self, row: int) -> None:
+        """Forget the values of one row."""
+        rows, values, weights = self.columns()
+        kept = rows != row
+        self._parts = [(rows[kept], values[kept], None if weights is None else weights[kept])]
+        self._count = len(self._parts[0][0])
+
+
+def find_bins(values: Floats) -> Places:
+    """Return the bin of each value: 0 for zero, else the mapping's key and `_OFFSET`, signed.
+
+    Bins are ordered as values are.
+    """
+    sizes = np.abs(values)
+    tiny = sizes < _LEAST
+    keys = np.ceil(np.log(np.where(tiny, 1.0, sizes)) / _GAMMA_LOG).astype(np.int64) + _OFFSET
+    return np.where(tiny, 0, np.where(values < 0, -keys, keys))
+
+
+def sketch_object(values: Floats, weights: Floats | None) -> dict[str, Any]:
+    """Return the sketch of sorted values as an object for JSON; `weights` as in `Values.add`.
+
+    Bin 0 holds values next to zero.
+    """
+    if weights is None:
+        weights = np.ones(len(values))
+    bins, places = np.unique(find_bins(values), return_inverse=True)
+    with quiet():
+        total = float((values * weights).sum())
+    sums = np.bincount(places, weights, minlength=len(bins)).astype(np.float64)
+    return {
+        "relative_error": RELATIVE_ERROR,
+        "bins": [[*pair] for pair in zip(bins.tolist(), sums.tolist(), strict=True)],
+        "sum": total,
+        "min": float(values[0]),
+        "max": float(values[-1]),
+    }
+
+
+def read_sketch(found: dict[str, Any]) -> DDSketch:
+    """Return the `sketch` of a distribution in the stream as a `DDSketch`, to merge with others.
+
+    Args:
+        found: the object as it came, from msgpack or JSON.
+
+    Raises:
+        ConfigError: it is no such object, or of another relative error.
+
+    """
+    try:
+        error, bins = (
+            found["relative_error"],
+            [(int(number), float(w)) for number, w in found["bins"]],
+        )
+        total, least, most = float(found["sum"]), float(found["min"]), float(found["max"])
+    except (TypeError, KeyError, ValueError) as reason:
+        raise ConfigError("sketch", "an object with bins, sum, min and max", found) from reason
+    if error != RELATIVE_ERROR:
+        raise ConfigError("sketch", f"of the relative error {RELATIVE_ERROR}", error)
+    sketch = DDSketch(RELATIVE_ERROR)
+    for number, weight in bins:
+        if number == 0:
+            sketch._zero_count += weight
+        else:
+            store = sketch._store if number > 0 else sketch._negative_store
+            store.add(abs(number) - _OFFSET, weight)
+    sketch._count = sum(weight for _, weight in bins)
+    sketch._sum, sketch._min, sketch._max = total, least, most
+    return sketch
+
 
 CHUNK_ROWS = 32
 """Rows made at a time: with all outputs a millisecond, so that reading goes on in between."""
@@ -64,11 +222,6 @@ class Row:
     def tags(self) -> tuple[str, ...]:
         """The tags, sorted, each `key:value` or `key`."""
         return split_key(self.key)[1]
-
-
-def percentile_name(percentile: float) -> str:
-    """Return 90 as `90`, 99.9 as `99_9`, -10 as `top10`."""
-    return f"{percentile or 0:.15g}".replace(".", "_", 1).replace("-", "top", 1)
 
 
 class Statistics:
@@ -158,7 +311,8 @@ def _percentile_columns(
     percentile: float, starts: Places, counts: Places, values: Floats, squares: Floats
 ) -> dict[str, Floats]:
     """Return the columns of one percentile; NaN where it would have no value."""
-    name = percentile_name(percentile)
+    # 90 as `90`, 99.9 as `99_9`, -10 as `top10`.
+    name = f"{percentile or 0:.15g}".replace(".", "_", 1).replace("-", "top", 1)
     within = np.floor(abs(percentile) / 100 * counts + 0.5).astype(np.int64)
     within = np.where(counts == 1, 1, np.minimum(within, counts))
     none = within == 0
@@ -176,80 +330,62 @@ def _percentile_columns(
     return {f"{field}_{name}": np.where(none, np.nan, column) for field, column in columns.items()}
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Snapshot:
     """The metrics of one interval.
 
     Attributes:
         timestamp_s: when it was taken, seconds since the epoch.
         interval_s: how long it is, in seconds.
-        events: events and service checks, in order.
         config: the collector's settings.
+        events: events and service checks, in order.
         exact_counts: by key, the part of this interval's counts that came from exact clients.
-        series, values, sets, exact_totals, timed: the metrics, by kind; `rows` gives all of them.
+        keys, kinds, totals, values, sets, exact_totals, timed: the metrics, by row or kind; `rows`
+            gives all of them.
 
     """
 
-    def __init__(
-        self,
-        config: AggregateConfig,
-        series: Series,
-        values: Values,
-        sets: dict[int, set[str]],
-        *,
-        timestamp_s: float,
-        interval_s: float,
-        exact_totals: Mapping[str, float],
-        exact_counts: Mapping[str, float],
-        timed: dict[Timed, float],
-        events: list[Event | ServiceCheck],
-    ) -> None:
-        count = series.row_count
-        self.timestamp_s = timestamp_s
-        self.config = config
-        self.interval_s = interval_s
-        self.events = events
-        self.exact_counts = exact_counts
-        self._timed = timed
-        self._exact = dict(exact_totals)
-        self._keys = series.marked_keys()
-        self._kinds = series.kinds[:count].copy()
-        self._totals = series.totals[:count].copy()
-        self._values = values
-        self._sets = sets
-        self._statistics: Statistics | None = None
-
-    @property
-    def value_count(self) -> int:
-        """How many values of timers have to be sorted."""
-        return len(self._values)
+    timestamp_s: float
+    interval_s: float
+    config: AggregateConfig
+    events: list[Event | ServiceCheck]
+    exact_counts: Mapping[str, float]
+    keys: list[str | None]
+    kinds: npt.NDArray[np.uint8]
+    totals: Floats
+    values: Values
+    sets: dict[int, set[str]]
+    exact_totals: Mapping[str, float]
+    timed: dict[Timed, float]
+    _statistics: Statistics | None = None
 
     def __len__(self) -> int:
         """How many metrics there are, without those that have their own timestamp."""
-        return int(np.count_nonzero(self._kinds))
+        return int(np.count_nonzero(self.kinds))
 
     def prepare(self) -> None:
         """Sort the values of timers. numpy does it without Python's lock, so a thread may."""
         with quiet():
-            rows, values, weights = self._values.columns()
+            rows, values, weights = self.values.columns()
             self._statistics = Statistics(rows, values, self.config.percentiles, weights)
 
     def rows(self) -> Iterator[list[Row]]:
         """Yield rows, some at a time: counters, statistics, gauges, sets, those with timestamps."""
         if self._statistics is None:
             self.prepare()
-        assert self._statistics is not None
         yield from self._simple_rows("c")
-        yield from self._statistic_rows(self._statistics)
+        if self._statistics is not None:
+            yield from self._statistic_rows(self._statistics)
         yield from self._simple_rows("g")
         yield from self._simple_rows("s")
-        for timed in _chunks(list(self._timed.items())):
+        for timed in _chunks(list(self.timed.items())):
             yield [
                 Row(key.kind, key.key, self._fields(key.kind, value), key.timestamp_s)
                 for key, value in timed
             ]
 
     def _key(self, row: int) -> str:
-        marked = self._keys[row]
+        marked = self.keys[row]
         assert marked is not None
         return marked[1:]
 
@@ -260,22 +396,22 @@ class Snapshot:
 
     def _simple_rows(self, mark: str) -> Iterator[list[Row]]:
         kind = KIND_OF_MARK[ord(mark)]
-        for part in _chunks(np.flatnonzero(self._kinds == ord(mark))):
-            totals = self._totals[part].tolist()
+        for part in _chunks(np.flatnonzero(self.kinds == ord(mark))):
+            totals = self.totals[part].tolist()
             rows = []
             for row, total in zip(part.tolist(), totals, strict=True):
                 key = self._key(row)
                 if mark == "s":
-                    fields: Fields = {"count": float(len(self._sets.get(row, ())))}
+                    fields: Fields = {"count": float(len(self.sets.get(row, ())))}
                 else:
                     fields = self._fields(kind, total)
-                    if key in self._exact and mark == "c":
-                        fields["total"] = self._exact[key]
+                    if key in self.exact_totals and mark == "c":
+                        fields["total"] = self.exact_totals[key]
                 rows.append(Row(kind, key, fields, self.timestamp_s))
             yield rows
 
     def _statistic_rows(self, statistics: Statistics) -> Iterator[list[Row]]:
-        done = np.zeros(len(self._kinds), np.bool_)
+        done = np.zeros(len(self.kinds), np.bool_)
         done[statistics.rows] = True
         for indexes in _chunks(range(len(statistics.rows))):
             fields = statistics.fields(indexes.start, indexes.stop)
@@ -283,19 +419,17 @@ class Snapshot:
                 self._statistic_row(statistics.rows[index], found, index)
                 for index, found in zip(indexes, fields, strict=True)
             ]
-        is_statistic = np.isin(self._kinds, list(map(ord, "thd")))
+        is_statistic = np.isin(self.kinds, list(map(ord, "thd")))
         for idle in _chunks(np.flatnonzero(is_statistic & ~done).tolist()):
             yield [self._statistic_row(row, {}, -1) for row in idle]
 
     def _statistic_row(self, row: int, fields: Fields, index: int) -> Row:
-        key = self._key(row)
-        count = float(self._totals[row])
+        key, kind = self._key(row), KIND_OF_MARK[int(self.kinds[row])]
+        count = float(self.totals[row])
         fields["count"], fields["count_ps"] = count, count / self.interval_s
-        kind = KIND_OF_MARK[int(self._kinds[row])]
-        if index < 0:
-            return Row(kind, key, fields, self.timestamp_s)
         statistics = self._statistics
-        assert statistics is not None
+        if index < 0 or statistics is None:
+            return Row(kind, key, fields, self.timestamp_s)
         sketch = statistics.sketch(index) if kind is Kind.DISTRIBUTION else None
         return Row(kind, key, fields, self.timestamp_s, sketch, statistics.weighted_sum(index))
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,6 +68,11 @@ class Channel:
         report: gets each event.
         resolver: aiohttp's, or None.
 
+    Raises:
+        LogInUseError: another sender has the folder.
+        LogFormatError: the letters are something else.
+        LogFailedError: the folder cannot be used.
+
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class Channel:
         self._subscribe = subscribe
         self._endpoint = endpoint
         self._folder = state / endpoint.name
+        self._letters = _open_letters(self._folder)
         self._report = report
         self._is_batch = endpoint.format == "cloudevents-batch"
         rng, batch_max = Random(SystemRandom().getrandbits(64)), _BATCH_MAX if self._is_batch else 1
@@ -87,7 +94,6 @@ class Channel:
         self._loop = asyncio.get_running_loop()
         self._client = Client(endpoint, resolver)
         self._stats = self._core.stats
-        self._stats.name = endpoint.name
         self._subscriber: Subscriber | None = None
         self._space = asyncio.Event()
         self._posts: set[asyncio.Task[None]] = set()
@@ -101,17 +107,16 @@ class Channel:
         self._moved, self._committing = asyncio.Event(), asyncio.Lock()
         self._is_closing = False
         self._logged, self._logged_held, self._logged_disk = Rarely(), Rarely(), Rarely()
-        self._letters: Letters | None = None
 
     async def open(self) -> None:
-        """Open the folder and the subscriber; raises what either raises."""
-        letters = await self._loop.run_in_executor(self._disk, self._open_letters)
+        """Take what is in the folder, and open the subscriber; raises what either raises."""
         now_ns = time.monotonic_ns()
-        for letter in letters.all("parked"):
+        for letter in self._letters.all("parked"):
             self._restore(letter, now_ns)
-        self._core.stopped = letters.stopped
-        if self._core.stopped is not None:
-            _log.warning("webhook %s: stopped: %s", self._endpoint.name, self._core.stopped)
+        self._stats.dead_letters = self._letters.count("dead")
+        self._stats.stopped = self._letters.stopped
+        if self._stats.stopped is not None:
+            _log.warning("webhook %s: stopped: %s", self._endpoint.name, self._stats.stopped)
         self._subscriber = self._make_subscriber()
         self._tasks = [
             self._loop.create_task(self._receive()),
@@ -122,24 +127,18 @@ class Channel:
 
     def stats(self) -> EndpointStats:
         """Return the counters; also from another thread."""
-        core = self._core
+        core, subscriber = self._core, self._subscriber
         return replace(
             core.stats,
             statuses=dict(core.stats.statuses),
-            parked=core.parked,
             waiting=core.waiting,
-            in_flight=core.in_flight,
-            is_open=core.is_open,
-            stopped=core.stopped,
             held_s=core.held_ns(time.monotonic_ns()) / 1e9,
-            connected=None if self._subscriber is None else self._subscriber.connected,
-            reason=core.reason,
+            connected=None if subscriber is None else subscriber.connected,
         )
 
     async def resume(self) -> None:
         """Send again to an endpoint that answered 410, asked for a pause, or counts as down."""
-        if self._letters is not None:
-            await self._loop.run_in_executor(self._disk, self._letters.resume)
+        await self._loop.run_in_executor(self._disk, self._letters.resume)
         self._core.resume(time.monotonic_ns())
         self._pump()
 
@@ -166,8 +165,7 @@ class Channel:
             _log.warning("webhook %s: %s", self._endpoint.name, error)
         await self._client.close()
         self._disk.shutdown()
-        if self._letters is not None:
-            self._letters.close()
+        self._letters.close()
 
     # ------------------------------------------------------------------------- from the stream
 
@@ -300,7 +298,7 @@ class Channel:
         if isinstance(result, Failure):
             self._core.failed(items, now_ns, result)
             is_new = all(effect.kind == "park" for effect in self._core.effects)
-            if is_new and not self._core.is_open and self._logged.is_due():
+            if is_new and not self._stats.is_open and self._logged.is_due():
                 what = "webhook %s: a request failed, and is tried again: %s"
                 _log.warning(what, self._endpoint.name, result.reason)
         else:
@@ -319,12 +317,10 @@ class Channel:
             self._to_write.append(effect)
             if self._writing is None:
                 self._writing = self._loop.create_task(self._write())
-        if effect.kind == "held":
+        if effect.kind in ("held", "opened", "closed", "stopped"):
             held_s = self._core.held_ns(time.monotonic_ns()) / 1e9
             until = datetime.fromtimestamp(time.time() + held_s, UTC)
-            self._notify("held", effect.reason, until)
-        elif effect.kind in ("opened", "closed", "stopped"):
-            self._notify(effect.kind, effect.reason)
+            self._notify(effect.kind, effect.reason, until if effect.kind == "held" else None)
 
     def _notify(self, kind: EventKind, reason: str, detail: Any = None) -> None:
         """Log and report an event; pauses, which may be many, are logged once a minute."""
@@ -335,18 +331,6 @@ class Channel:
         self._report(HookEvent(kind, self._endpoint.name, reason, detail))
 
     # ------------------------------------------------------------------------------- to the disk
-
-    def _open_letters(self) -> Letters:
-        try:
-            self._letters = letters = Letters(self._folder)
-            letters.lock()
-            self._stats.dead_letters = letters.count("dead")
-        except P2PError:
-            raise
-        except OSError as error:
-            reason = f"state: the folder {self._folder} cannot be used: {error.strerror}"
-            raise LogFailedError(reason, error.errno) from error
-        return letters
 
     async def _write(self) -> None:
         """Bring effects to the disk, all that are there at once, and report that to the core.
@@ -361,9 +345,8 @@ class Channel:
                         return
                     await asyncio.sleep(_AGAIN_S)
                 for effect in effects:
-                    if effect.item is None or effect.kind == "unpark":
-                        continue
-                    self._core.persisted(effect, time.monotonic_ns())
+                    if effect.kind in ("park", "dead"):
+                        self._core.persisted(effect, time.monotonic_ns())
                     if effect.kind == "dead":
                         letter = _letter(effect)
                         self._notify("dead", f"{letter.id}: {letter.reason}", letter)
@@ -374,7 +357,6 @@ class Channel:
     def _put(self, effects: Sequence[Effect]) -> bool:
         """Write in a thread; return whether all is on the disk."""
         letters = self._letters
-        assert letters is not None
         try:
             for effect in effects:
                 if effect.kind == "stopped":
@@ -418,7 +400,6 @@ class Channel:
     def _take_up(self, has_space: bool) -> list[Letter]:
         """Park in a thread what is to be sent again, and return it; each has all its attempts."""
         letters = self._letters
-        assert letters is not None
         self._stats.dead_letters = letters.count("dead")
         asked = letters.all("asked", limit=_ASKED_MAX) if has_space else []
         again = [replace(letter, why="parked", attempts=0) for letter in asked]
@@ -450,6 +431,20 @@ class Channel:
                     continue  # it was returned before the subscriber left, and comes again
                 if self._positions.get(stream) is message:
                     del self._positions[stream]
+
+
+def _open_letters(folder: Path) -> Letters:
+    try:
+        with ExitStack() as undo:
+            letters = undo.enter_context(closing(Letters(folder)))
+            letters.lock()
+            undo.pop_all()
+    except P2PError:
+        raise
+    except OSError as error:
+        reason = f"state: the folder {folder} cannot be used: {error.strerror}"
+        raise LogFailedError(reason, error.errno) from error
+    return letters
 
 
 def _letter(effect: Effect) -> Letter:

@@ -138,14 +138,10 @@ class Delivery:
         parked_max: messages that failed and wait on this machine's disk, so that others go on.
 
     Attributes:
-        stats: what happened.
+        stats: what happened, and how it stands.
         effects: what the shell has to do; it takes them from the left.
-        in_flight: requests under way.
         held: messages in memory that are not parked, and `held_bytes` their size.
-        parked: messages that are parked, and `parked_bytes` their size.
-        stopped: why nothing is sent any more; None while it is.
-        is_open: whether the breaker is open: only probes are sent.
-        reason: why the last request failed.
+        parked_bytes: the size of the messages that are parked.
 
     """
 
@@ -157,13 +153,9 @@ class Delivery:
         self._retry = tuple(endpoint.retry)
         self._batch_max, self._window, self._parked_max = batch_max, window, parked_max
         self._rng = rng
-        self.stats = EndpointStats()
+        self.stats = EndpointStats(name=endpoint.name)
         self.effects: deque[Effect] = deque()
-        self.in_flight = 0
-        self.held = self.held_bytes = self.parked = self.parked_bytes = 0
-        self.stopped: str | None = None
-        self.is_open = False
-        self.reason = ""
+        self.held = self.held_bytes = self.parked_bytes = 0
         self._number = 0
         self._groups: dict[Hashable, deque[Item]] = {}
         self._heap: list[tuple[int, int, Item]] = []
@@ -177,7 +169,7 @@ class Delivery:
     @property
     def wants(self) -> int:
         """How many more messages may be offered; 0 while what is here is enough."""
-        if self.stopped is not None or self.held_bytes >= _WINDOW_BYTES:
+        if self.stats.stopped is not None or self.held_bytes >= _WINDOW_BYTES:
             return 0
         return max(0, self._window - self.held)
 
@@ -196,32 +188,25 @@ class Delivery:
         """Take a message whose letter is on the disk: one that was parked, or is sent again."""
         item.is_parked = item.is_acknowledged = True
         item.attempts = min(attempts, len(self._retry) - 1)
-        self.parked += 1
+        self.stats.parked += 1
         self.parked_bytes += item.size
         self._enqueue(item, now_ns)
 
     def take(self, now_ns: int) -> list[Item]:
         """Return the messages of the next request, or none where there is nothing to do now."""
-        endpoint = self._endpoint
-        if self.stopped is not None or self.in_flight >= endpoint.concurrency or not self._heap:
+        due_ns = self.next_deadline_ns()
+        if due_ns is None or now_ns < due_ns:
             return []
-        if now_ns < self._hold_ns or now_ns < self._next_ns:
-            return []
-        if self.is_open:
-            if self._is_probing or now_ns < self._probe_ns:
-                return []
-            self._is_probing = True
-        elif self._heap[0][0] > now_ns:
-            return []
-        items = self._take_items(now_ns, 1 if self.is_open else self._batch_max)
+        self._is_probing = self.stats.is_open
+        items = self._take_items(now_ns, 1 if self.stats.is_open else self._batch_max)
         for item in items:
             item.state = State.IN_FLIGHT
             item.is_early = item.due_ns > now_ns
-            item.is_probe = self.is_open
-        self.in_flight += 1
+            item.is_probe = self.stats.is_open
+        self.stats.in_flight += 1
         self.stats.requests += 1
-        if endpoint.rate is not None:
-            self._next_ns = now_ns + int(_S / endpoint.rate)
+        if self._endpoint.rate is not None:
+            self._next_ns = now_ns + int(_S / self._endpoint.rate)
         return items
 
     def succeeded(self, items: Sequence[Item], now_ns: int, status: int = 200) -> None:
@@ -234,8 +219,8 @@ class Delivery:
             if item.is_parked:
                 self.effects.append(Effect("unpark", item))
             self._finish(item, now_ns)
-        if self.is_open:
-            self.is_open = False
+        if self.stats.is_open:
+            self.stats.is_open = False
             self.effects.append(Effect("closed"))
             self._release(now_ns)
 
@@ -243,10 +228,9 @@ class Delivery:
         """Note that a request failed: each of its messages waits, or becomes a dead letter."""
         self._answered(failure.status)
         self.stats.failures += 1
-        self.reason = failure.reason
+        self.stats.reason = failure.reason
         was_probe = items[0].is_probe
-        if was_probe:
-            self._is_probing = False
+        self._is_probing &= not was_probe
         is_away = failure.status in _AWAY and not failure.is_final
         if failure.status == _GONE:
             self._stop(items, now_ns, failure.reason)
@@ -287,10 +271,9 @@ class Delivery:
 
     def resume(self, now_ns: int) -> None:
         """Send again to an endpoint that was stopped, asked for a pause, or counts as down."""
-        self.stopped = None
-        self._hold_ns = 0
-        self.is_open = self._is_probing = False
-        self._streak = 0
+        self.stats.stopped = None
+        self.stats.is_open = self._is_probing = False
+        self._hold_ns = self._streak = 0
         self._release(now_ns)
 
     def committable(self) -> list[Item]:
@@ -301,17 +284,12 @@ class Delivery:
 
     def next_deadline_ns(self) -> int | None:
         """Return when to call `take` again at the latest; None: only after another call."""
-        if (
-            self.stopped is not None
-            or not self._heap
-            or self.in_flight >= self._endpoint.concurrency
-        ):
+        stats = self.stats
+        is_busy = stats.in_flight >= self._endpoint.concurrency or self._is_probing
+        if stats.stopped is not None or is_busy or not self._heap:
             return None
-        if self.is_open:
-            if self._is_probing:
-                return None
-            return max(self._probe_ns, self._hold_ns, self._next_ns)
-        return max(self._heap[0][0], self._hold_ns, self._next_ns)
+        due_ns = self._probe_ns if stats.is_open else self._heap[0][0]
+        return max(due_ns, self._hold_ns, self._next_ns)
 
     def held_ns(self, now_ns: int) -> int:
         """Return for how long nothing is sent yet, since a `Retry-After` asked for that."""
@@ -320,12 +298,12 @@ class Delivery:
     @property
     def has_space(self) -> bool:
         """Whether more may be parked."""
-        return self.parked < self._parked_max
+        return self.stats.parked < self._parked_max
 
     @property
     def waiting(self) -> int:
         """How many messages are here, delivered ones excepted."""
-        return self.held + self.parked
+        return self.held + self.stats.parked
 
     def _enqueue(self, item: Item, now_ns: int) -> None:
         self._number += 1
@@ -335,13 +313,9 @@ class Delivery:
             item.group = item.stream
         elif self._endpoint.order == "key" and item.key is not None:
             item.group = (item.stream, item.key)
-        else:
-            self._push(item)
-            return
-        group = self._groups.setdefault(item.group, deque())
-        group.append(item)
-        if len(group) == 1:
-            self._push(item)
+        if item.group is not None:
+            self._groups.setdefault(item.group, deque()).append(item)
+        self._requeue(item)
 
     def _push(self, item: Item) -> None:
         heapq.heappush(self._heap, (item.due_ns, item.number, item))
@@ -364,7 +338,7 @@ class Delivery:
         return items
 
     def _answered(self, status: int | None) -> None:
-        self.in_flight -= 1
+        self.stats.in_flight -= 1
         if status is not None:
             self.stats.statuses[status] = self.stats.statuses.get(status, 0) + 1
 
@@ -372,22 +346,22 @@ class Delivery:
         """Take an item out of its group, whose next one may go."""
         item.state = State.DONE
         if item.is_parked or item.is_parking:
-            self.parked -= 1
+            self.stats.parked -= 1
             self.parked_bytes -= item.size
         if not item.is_parked:
             self.held -= 1
             self.held_bytes -= item.size
         self._acknowledge(item)
-        group = self._groups.get(item.group) if item.group is not None else None
+        group = self._groups.get(item.group)
         if group is None:
             return
         was_first = group[0] is item
         group.remove(item)
         if not group:
             del self._groups[item.group]
-        elif was_first and group[0].state is State.WAITING:
+        elif was_first:
             group[0].due_ns = max(now_ns, group[0].due_ns)
-            self._push(group[0])
+            self._requeue(group[0])
 
     def _acknowledge(self, item: Item) -> None:
         if item.is_acknowledged:
@@ -403,25 +377,21 @@ class Delivery:
             del self._unacknowledged[item.stream]
 
     def _wait(self, item: Item, now_ns: int, is_final: bool, is_held: bool) -> None:
-        delays = self._retry
         item.state = State.WAITING
         if is_held:
             item.due_ns = self._hold_ns
-            return
-        if item.is_early and not is_final:
-            return  # a probe: the message's own attempt is yet to come
-        item.attempts += 1
-        if is_final or item.attempts >= len(delays):
-            item.state = State.DYING
-            self.effects.append(Effect("dead", item, item.reason))
-        else:
-            item.due_ns = now_ns + self._jittered(delays[item.attempts])
+        elif is_final or not item.is_early:  # else a probe: its own attempt is yet to come
+            item.attempts += 1
+            if is_final or item.attempts >= len(self._retry):
+                item.state = State.DYING
+                self.effects.append(Effect("dead", item, item.reason))
+            else:
+                item.due_ns = now_ns + self._jittered(self._retry[item.attempts])
 
     def _requeue(self, item: Item) -> None:
         """Put an item that waits where `take` finds it, if it is the first of its group."""
-        if item.state is not State.WAITING:
-            return
-        if item.group is None or self._groups[item.group][0] is item:
+        is_first = item.group is None or self._groups[item.group][0] is item
+        if item.state is State.WAITING and is_first:
             self._push(item)
 
     def _jittered(self, seconds: float) -> int:
@@ -433,25 +403,25 @@ class Delivery:
         is_longer = self._hold_ns <= now_ns or until_ns - self._hold_ns >= int(_PAUSE_S * _S)
         self._hold_ns = max(self._hold_ns, until_ns)
         if is_longer:
-            self.effects.append(Effect("held", None, self.reason))
+            self.effects.append(Effect("held", None, self.stats.reason))
 
     def _open_if_due(self, now_ns: int, was_probe: bool) -> None:
-        if self.is_open and was_probe:
+        if self.stats.is_open and was_probe:
             self._cooldown_s = min(2 * self._cooldown_s, _PROBE_MAX_S)
             self._probe_ns = now_ns + self._jittered(self._cooldown_s)
         few = self._endpoint.order == "stream"
-        if self.is_open or self._streak < (_FAILURES_OF_STREAM if few else _FAILURES):
+        if self.stats.is_open or self._streak < (_FAILURES_OF_STREAM if few else _FAILURES):
             return
-        self.is_open = True
+        self.stats.is_open = True
         self._is_probing = False
         first_s = next((wait for wait in self._retry[1:] if wait), _PROBE_S)
         self._cooldown_s = min(first_s, _PROBE_MAX_S)
         self._probe_ns = now_ns + self._jittered(self._cooldown_s)
-        self.effects.append(Effect("opened", None, self.reason))
+        self.effects.append(Effect("opened", None, self.stats.reason))
 
     def _park_group(self, item: Item) -> None:
         """Park what failed and, in its group, what waits for it: others are to go on."""
-        if self.is_open or self._endpoint.order == "stream":
+        if self.stats.is_open or self._endpoint.order == "stream":
             return  # the endpoint is away, or must wait: the publisher's log keeps the rest
         for each in self._groups[item.group] if item.group is not None else (item,):
             if not self._park(each):
@@ -461,18 +431,18 @@ class Delivery:
         """Ask for an item to be parked; False where no more may be."""
         if item.is_parked or item.is_parking:
             return True
-        is_full = self.parked >= self._parked_max
-        if is_full or self.parked_bytes + item.size > _PARKED_BYTES or self.is_open:
+        is_full = self.stats.parked >= self._parked_max
+        if is_full or self.parked_bytes + item.size > _PARKED_BYTES or self.stats.is_open:
             return False
         item.is_parking = True
-        self.parked += 1
+        self.stats.parked += 1
         self.parked_bytes += item.size
         self.effects.append(Effect("park", item))
         return True
 
     def _stop(self, items: Sequence[Item], now_ns: int, reason: str) -> None:
-        if self.stopped is None:
-            self.stopped = reason
+        if self.stats.stopped is None:
+            self.stats.stopped = reason
             self.effects.append(Effect("stopped", None, reason))
         for item in reversed(items):
             item.state, item.due_ns, item.reason = State.WAITING, now_ns, reason
@@ -480,9 +450,9 @@ class Delivery:
 
     def _release(self, now_ns: int) -> None:
         """Have all that failed because the endpoint was away tried again soon."""
-        for _, _, item in self._heap:
+        former, self._heap = self._heap, []
+        for _, _, item in former:
             if item.was_away:
                 soon_ns = now_ns + int(self._rng.random() * _RELEASE_NS)
                 item.due_ns = min(item.due_ns, soon_ns)
-        self._heap = [(item.due_ns, item.number, item) for _, _, item in self._heap]
-        heapq.heapify(self._heap)
+            self._push(item)

@@ -1,16 +1,17 @@
-"""What is in the body of a request: CloudEvents 1.0, JSON, or bytes."""
+"""What is in a request: CloudEvents 1.0, JSON or bytes; and what `publish` is called with."""
 
 import base64
-import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import unquote
 
-from p2pmsg.http.asgi import RejectedError
-from p2pmsg.http.bodies import json_of, kind_of, value_of
-from p2pmsg.webhooks.schemes import Proof
+from p2pmsg.config import PublisherConfig
+from p2pmsg.errors import MessageError, MessageTooLargeError
+from p2pmsg.http.asgi import RejectedError, json_of, kind_of, value_of
+from p2pmsg.toolkit import check_message, check_topic
+from p2pmsg.webhooks.signatures import Proof
 
 _BATCH: Final = "application/cloudevents-batch+json"
 _STRUCTURED: Final = "application/cloudevents+json"
@@ -81,16 +82,13 @@ def events_of(headers: Mapping[str, str], body: bytes, proof: Proof, path: str) 
 def _event(found: Any, path: str, headers: Mapping[str, str]) -> Hook:
     if not isinstance(found, dict):
         raise RejectedError(400, "body", "an event is no JSON object")
-    attributes = {
-        name: value for name, value in found.items() if name not in ("data", "data_base64")
-    }
-    if "data_base64" in found:
+    attributes = dict(found)
+    value, coded = attributes.pop("data", None), attributes.pop("data_base64", None)
+    if coded is not None:
         try:
-            value: Any = base64.b64decode(found["data_base64"], validate=True)
-        except (TypeError, ValueError, binascii.Error):
+            value = base64.b64decode(coded, validate=True)
+        except (TypeError, ValueError):
             raise RejectedError(400, "body", "data_base64 is no base64") from None
-    else:
-        value = found.get("data")
     return _cloud_event(attributes, value, path, headers)
 
 
@@ -108,3 +106,67 @@ def _cloud_event(
 
 def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace(" ", "%20")
+
+
+TYPE: Final = "{type}"
+Topic = str | Callable[[Hook], str]
+_GROWTH: Final = 3
+_HEADERS_BYTES: Final = 2**18
+"""For a key and headers out of the request's headers, which have 64 KiB."""
+
+
+def message_bytes_of(body_bytes: int) -> int:
+    """Return the `message_bytes_max` with which a publisher takes what such a body becomes.
+
+    An item of a JSON list, `0.1,`, takes 9 bytes, and each byte of text that is no UTF-8 takes 3.
+    """
+    return min(_GROWTH * body_bytes + _HEADERS_BYTES, 2**31 - 1)
+
+
+def readied(event: Hook, topic: Topic, key: Callable[[Hook], str | None]) -> dict[str, Any]:
+    """Return what `publish` is called with for an event, by name.
+
+    Args:
+        event: the event.
+        topic: a topic in which `{type}` stands for the event's type, or a function.
+        key: returns a message's key.
+
+    Raises:
+        RejectedError: the topic is none, which is the request's fault.
+        Others: as the functions raise.
+
+    """
+    name = topic(event) if callable(topic) else topic.replace(TYPE, event.type or "unknown")
+    if not isinstance(name, str):
+        raise TypeError(f"topic= returned no str, but {name!r}")
+    try:
+        check_topic(name)
+    except MessageError as error:
+        raise RejectedError(400, "topic", str(error)) from error
+    found = key(event)
+    if found is not None and not isinstance(found, str):
+        raise TypeError(f"key= returned no str and not None, but {found!r}")
+    headers = {
+        "webhook-id": event.id,
+        "webhook-type": event.type,
+        "source": str(event.attributes.get("source", "")),
+    }
+    given = {name: text for name, text in headers.items() if text}
+    return {
+        "topic": name, "value": event.value, "key": found, "timestamp_ns": event.timestamp_ns,
+        "headers": given or None,
+    }  # fmt: skip
+
+
+def check_readied(ready: dict[str, Any], config: PublisherConfig | None) -> None:
+    """Raise `MessageError` where `publish` would, and where it is close to the limit.
+
+    Args:
+        ready: what it is to be called with.
+        config: the publisher's; None: not known.
+
+    """
+    others = {name: ready[name] for name in ("key", "timestamp_ns", "headers")}
+    size = check_message(ready["value"], **others)
+    if config is not None and size > config.message_bytes_max:
+        raise MessageTooLargeError("message", size, config.message_bytes_max)

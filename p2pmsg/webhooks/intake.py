@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, MessageError, P2PError
 from p2pmsg.http.asgi import (
     Application,
@@ -23,34 +24,16 @@ from p2pmsg.http.asgi import (
 from p2pmsg.http.publishing import AnyPublisher, Publishing, refusal
 from p2pmsg.toolkit import Rarely, check, check_topic, check_visible, checked, hiding
 from p2pmsg.toolkit import own_log as _log
-from p2pmsg.webhooks.events import Hook, events_of
-from p2pmsg.webhooks.readying import TYPE, Topic, check_readied, readied
-from p2pmsg.webhooks.schemes import Scheme, Verify, make_verify
+from p2pmsg.webhooks.events import TYPE, Hook, Topic, check_readied, events_of, readied
 from p2pmsg.webhooks.seen import SeenIds
-from p2pmsg.webhooks.signatures import Secret
+from p2pmsg.webhooks.signatures import Scheme, Secret, make_verify
 
 Event = tuple[str, dict[str, Any]]
 """By what it is taken once, or empty; and what `publish` is called with."""
 
 
-@hiding
-@checked(body_bytes_max=1, rate=1, client_rate=1)
-def receive(
-    publisher: AnyPublisher,
-    *,
-    secrets: Secret | Sequence[Secret],
-    topic: Topic,
-    scheme: Scheme = "standard",
-    key: Callable[[Hook], str | None] | None = None,
-    seen: str | Path | None = None,
-    body_bytes_max: int = 2**20,
-    rate: int | None = None,
-    client_rate: int | None = None,
-    origins: Sequence[str] = (),
-    health_path: str | None = "/health",
-    metrics_path: str | None = "/metrics",
-) -> "Intake":
-    """Return an ASGI application that publishes the webhooks that are posted to it.
+class Intake(Application):
+    """An ASGI application that publishes the webhooks that are posted to it.
 
     A request is verified by its raw body, and answered with 204 when its messages are in the
     publisher's log (on the disk, where the log is so), or were before: each id is taken once. A
@@ -91,62 +74,49 @@ def receive(
         LogFormatError: the file `seen` is something else.
         LogFailedError: the file `seen` cannot be read or written.
 
-    """
-    config = getattr(publisher, "config", None)
-    if config is not None:  # what the publisher cannot take would be read in vain
-        body_bytes_max = min(body_bytes_max, config.message_bytes_max)
-    if isinstance(topic, str):
-        try:
-            check_topic(plain := topic.replace(TYPE, "type"))
-        except MessageError as error:
-            raise ConfigError("topic", f"a topic ({error})", topic) from None
-        # For a name that stands for nothing: it would be published under as it is.
-        known = "{" not in plain and "}" not in plain
-        check("topic", topic, known, "a topic, in which only {type} stands in braces")
-    for origin in origins:
-        check_visible("origins", origin)
-    return Intake(
-        publisher,
-        verify=make_verify(scheme, secrets),
-        readied=lambda hook: readied(hook, topic, key or _partition_key),
-        seen=SeenIds(seen, time.time()),
-        body_bytes_max=body_bytes_max,
-        limits=Limits(rate, client_rate),
-        origins=origins,
-        health_path=health_path,
-        metrics_path=metrics_path,
-    )
-
-
-class Intake(Application):
-    """The ASGI application that `receive` returns.
-
     Attributes:
         published: messages that were published.
         duplicates: events that had been taken before.
 
     """
 
+    @hiding
+    @checked(body_bytes_max=1, rate=1, client_rate=1)
     def __init__(
         self,
         publisher: AnyPublisher,
         *,
-        verify: Verify,
-        readied: Callable[[Hook], dict[str, Any]],
-        seen: SeenIds,
-        body_bytes_max: int,
-        limits: Limits,
-        origins: Sequence[str],
-        health_path: str | None,
-        metrics_path: str | None,
+        secrets: Secret | Sequence[Secret],
+        topic: Topic,
+        scheme: Scheme = "standard",
+        key: Callable[[Hook], str | None] | None = None,
+        seen: str | Path | None = None,
+        body_bytes_max: int = 2**20,
+        rate: int | None = None,
+        client_rate: int | None = None,
+        origins: Sequence[str] = (),
+        health_path: str | None = "/health",
+        metrics_path: str | None = "/metrics",
     ) -> None:
         super().__init__()
+        self._config: PublisherConfig | None = getattr(publisher, "config", None)
+        if self._config is not None:  # what the publisher cannot take would be read in vain
+            body_bytes_max = min(body_bytes_max, self._config.message_bytes_max)
+        if isinstance(topic, str):
+            try:
+                check_topic(plain := topic.replace(TYPE, "type"))
+            except MessageError as error:
+                raise ConfigError("topic", f"a topic ({error})", topic) from None
+            # For a name that stands for nothing: it would be published under as it is.
+            known = "{" not in plain and "}" not in plain
+            check("topic", topic, known, "a topic, in which only {type} stands in braces")
+        for origin in origins:
+            check_visible("origins", origin)
         self._publisher: Any = publisher
-        self._verify = verify
-        self._readied = readied
-        self._seen = seen
+        self._topic, self._key = topic, key or _partition_key
+        self._verify = make_verify(scheme, secrets)
         self._body_bytes_max = body_bytes_max
-        self._limits = limits
+        self._limits = Limits(rate, client_rate)
         self._origins = {origin.lower() for origin in origins}
         self._health_path, self._metrics_path = health_path, metrics_path
         self._lock = threading.Lock()
@@ -158,6 +128,7 @@ class Intake(Application):
         )
         self._trace = Rarely()
         self.published = self.duplicates = 0
+        self._seen = SeenIds(seen, time.time())
 
     def close(self) -> None:
         """Finish what is under way, and close the file of ids; the publisher stays open."""
@@ -199,8 +170,9 @@ class Intake(Application):
         try:
             proof = self._verify(headers, body, time.time())
             hooks = events_of(headers, body, proof, str(scope["path"]))
-            events = [(each.seen_as, self._readied(each)) for each in hooks]
-            self._check(events)
+            events = [(each.seen_as, readied(each, self._topic, self._key)) for each in hooks]
+            if len(events) > 1:  # have all published or none
+                self._check(events)
             await self._take(events)
         except RejectedError:
             raise
@@ -222,12 +194,10 @@ class Intake(Application):
         return found
 
     def _check(self, events: Sequence[Event]) -> None:
-        """Have all published or none: what `publish` would refuse is found before the first."""
-        if len(events) < 2:
-            return
+        """Find what `publish` would refuse before the first is published."""
         try:
             for _, ready in events:
-                check_readied(ready, getattr(self._publisher, "config", None))
+                check_readied(ready, self._config)
         except MessageError as error:
             raise refusal(error) from error
 
@@ -254,7 +224,9 @@ class Intake(Application):
             await self._remember(unnoted)
         except RejectedError:
             with suppress(P2PError, OSError):  # those before the one that failed come once
-                await self._remember(unnoted, drains=True)
+                if unnoted:
+                    await self._publisher.drain()
+                await self._remember(unnoted)
             raise
         finally:
             self._taking -= names
@@ -268,9 +240,7 @@ class Intake(Application):
             else:
                 self._note([event])
 
-    async def _remember(self, events: Sequence[Event], *, drains: bool = False) -> None:
-        if events and drains:
-            await self._publisher.drain()
+    async def _remember(self, events: Sequence[Event]) -> None:
         if events:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._publishing.threads, self._note, events)
@@ -305,6 +275,10 @@ class Intake(Application):
             "healthy": int(self._unhealthy() is None),
         }
         return "".join(f"p2pmsg_webhooks_{what} {number}\n" for what, number in found.items())
+
+
+receive = Intake
+"""The application, by what it does."""
 
 
 def _partition_key(hook: Hook) -> str | None:

@@ -56,19 +56,17 @@ class SeenIds:
         self._path = "" if path is None else os.path.abspath(path)
         self._store: Store | None = None
         self._trouble = Trouble(f"the file of webhook ids {self._path}", _CONSEQUENCE, Rarely())
-        if self._path:
-            self._open(self._path, int(now))
-
-    def _open(self, path: str, now: int) -> None:
+        if not self._path:
+            return
         try:
-            self._store = open_store(path, _TABLES, used_by=_OTHER_RECEIVER)
+            self._store = open_store(self._path, _TABLES, used_by=_OTHER_RECEIVER)
             self._ids.update(self._store.rows("SELECT digest, taken FROM ids ORDER BY rowid"))
         except P2PError:
             raise
         except OSError as error:
-            reason = f"seen: the file {path} cannot be used: {error.strerror}"
+            reason = f"seen: the file {self._path} cannot be used: {error.strerror}"
             raise LogFailedError(reason, error.errno) from error
-        self._expire(now)
+        self._expire(int(now))
 
     def __len__(self) -> int:
         return len(self._ids)

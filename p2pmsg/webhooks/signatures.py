@@ -1,7 +1,8 @@
-"""Standard Webhooks' signatures: HMAC-SHA256 (`v1`) and Ed25519 (`v1a`).
+"""Who sends: Standard Webhooks' signatures, made and checked, and those of GitHub and Stripe.
 
-What is signed is `ID.TIMESTAMP.BODY`. The header has one signature for each secret, separated by
-spaces, so that a secret can be replaced without a moment in which nothing fits.
+Standard Webhooks signs `ID.TIMESTAMP.BODY` by HMAC-SHA256 (`v1`) or Ed25519 (`v1a`). The header has
+one signature for each secret, separated by spaces, so that a secret can be replaced without a
+moment in which nothing fits.
 
 The package `standardwebhooks` reads no bodies that are not UTF-8 (CloudEvents of bytes, JSON in
 UTF-16), takes one secret, knows no Ed25519, and reads the clock; so it only checks ours in tests.
@@ -10,11 +11,15 @@ UTF-16), takes one secret, knows no Ed25519, and reads the clock; so it only che
 import base64
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from p2pmsg.errors import ConfigError, MissingExtraError
+from p2pmsg.http.asgi import RejectedError
+from p2pmsg.toolkit import check
 
 OUT_SCHEMES: Final = ("standard", "github")
 """How requests can be signed that are sent."""
@@ -23,8 +28,6 @@ SIGNATURES_MAX: Final = 16
 _HMAC, _PRIVATE, _PUBLIC = "whsec_", "whsk_", "whpk_"
 Secret = str | bytes
 """A secret as text, in base64 where the scheme has that; or as its bytes."""
-
-
 Signer = tuple[str, Callable[[bytes], bytes]]
 """A version, and what returns the signature of a content."""
 Verifier = tuple[str, Callable[[bytes, bytes], bool]]
@@ -146,3 +149,125 @@ def _ed25519() -> Any:
     except ImportError as error:
         raise MissingExtraError("an Ed25519 secret", str(error.name), "webhooks") from error
     return ed25519
+
+
+Scheme = Literal["standard", "github", "stripe", "token"]
+SCHEMES: Final = ("standard", "github", "stripe", "token")
+_ID_MAX: Final = 256
+_TOLERANCE_S: Final = 300
+"""How old a signature may be, or how far ahead. Ids are kept for longer than twice that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a request's signature is about.
+
+    Attributes:
+        id: the request's id, the same when it is sent again; empty where it has none.
+        type: what kind of event it is, where the scheme has that; else empty.
+
+    """
+
+    id: str
+    type: str = ""
+
+
+Verify = Callable[[Mapping[str, str], bytes, float], Proof]
+"""Takes headers, the raw body and the time in seconds; raises `RejectedError`."""
+
+
+def make_verify(scheme: Scheme, secrets: Secret | Sequence[Secret]) -> Verify:
+    """Return what checks requests.
+
+    Args:
+        scheme: whose signatures.
+        secrets: one, or several while one is replaced.
+
+    Raises:
+        ConfigError: the scheme is none, or a secret is not one for it.
+
+    """
+    check("scheme", scheme, scheme in SCHEMES, f"one of {', '.join(SCHEMES)}")
+    given = secrets_of(secrets)
+    check("secrets", len(given), len(given) > 0, "at least one")
+    if scheme == "standard":
+        return partial(_standard, verifiers(given))
+    verify = {"github": _github, "stripe": _stripe, "token": _token}[scheme]
+    return partial(verify, [bytes_of(secret) for secret in given])
+
+
+def _standard(
+    keys: Sequence[Verifier], headers: Mapping[str, str], body: bytes, now: float
+) -> Proof:
+    request_id = headers.get("webhook-id", "")
+    stamp = headers.get("webhook-timestamp", "")
+    signature = headers.get("webhook-signature", "")
+    if not (request_id and stamp and signature):
+        raise RejectedError(401, "unsigned", "webhook-id, -timestamp or -signature is missing")
+    if not is_signed(keys, signature, content_of(request_id, stamp, body)):
+        raise RejectedError(401, "signature", "no signature fits")
+    _check_time(stamp, now)
+    return Proof(_checked_id(request_id))
+
+
+def _github(secrets: Sequence[bytes], headers: Mapping[str, str], body: bytes, now: float) -> Proof:
+    given = headers.get("x-hub-signature-256", "")
+    if not given:
+        raise RejectedError(401, "unsigned", "X-Hub-Signature-256 is missing")
+    _check_any(_hmacs(secrets, body), [given.removeprefix("sha256=")])
+    return Proof(
+        _checked_id(headers.get("x-github-delivery", "")), headers.get("x-github-event", "")
+    )
+
+
+def _stripe(secrets: Sequence[bytes], headers: Mapping[str, str], body: bytes, now: float) -> Proof:
+    given = headers.get("stripe-signature", "").split(",")[: SIGNATURES_MAX + 2]
+    pairs = [part.strip().partition("=") for part in given]
+    stamp = next((value for name, _, value in pairs if name == "t"), "")
+    signatures = [value for name, _, value in pairs if name == "v1"]
+    if not (stamp and signatures):
+        raise RejectedError(401, "unsigned", "Stripe-Signature is missing, or has no t and v1")
+    content = stamp.encode(errors="replace") + b"." + body
+    _check_any(_hmacs(secrets, content), signatures)
+    _check_time(stamp, now)
+    try:
+        event: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        raise RejectedError(400, "body", "the body is no JSON") from None
+    event = event if isinstance(event, dict) else {}
+    event_id, kind = event.get("id"), event.get("type")
+    if not isinstance(event_id, str) or not event_id:
+        raise RejectedError(400, "id", "the event has no id")
+    return Proof(_checked_id(event_id), kind if isinstance(kind, str) else "")
+
+
+def _token(tokens: Sequence[bytes], headers: Mapping[str, str], body: bytes, now: float) -> Proof:
+    kind, _, given = headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not given:
+        raise RejectedError(401, "unsigned", "Authorization: Bearer is missing")
+    _check_any(tokens, [given.strip()])
+    return Proof(_checked_id(headers.get("webhook-id", "")))
+
+
+def _check_any(known: Iterable[bytes], given: Iterable[str]) -> None:
+    """Refuse where none is given that is known; all are looked at: the time taken shows nothing."""
+    theirs = [each.encode(errors="replace") for each in given]
+    if not sum(hmac.compare_digest(own, each) for own in known for each in theirs):
+        raise RejectedError(401, "signature", "no signature or token fits")
+
+
+def _hmacs(secrets: Sequence[bytes], content: bytes) -> list[bytes]:
+    return [hmac.new(each, content, hashlib.sha256).hexdigest().encode() for each in secrets]
+
+
+def _check_time(stamp: str, now: float) -> None:
+    if not (stamp.isascii() and stamp.isdecimal() and len(stamp) <= 12):
+        raise RejectedError(400, "time", "the timestamp is no number of seconds")
+    if abs(int(stamp) - now) > _TOLERANCE_S:
+        raise RejectedError(401, "time", f"the timestamp is not within {_TOLERANCE_S} s of now")
+
+
+def _checked_id(request_id: str) -> str:
+    if len(request_id) > _ID_MAX:
+        raise RejectedError(400, "id", f"the id is longer than {_ID_MAX} characters")
+    return request_id

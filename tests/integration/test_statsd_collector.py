@@ -12,7 +12,7 @@ from p2pmsg.statsd import (
     ServiceCheck,
     sockets,
 )
-from p2pmsg.statsd.receive import BulkReader
+from p2pmsg.statsd.sockets import BulkReader
 from tests.descriptors import no_descriptor_left
 from tests.integration.inside import held
 from tests.integration.peers import LOOPBACK, eventually

@@ -52,10 +52,10 @@ class Model:
         for stream, sequence in end.committed.items():
             assert {f"{stream}{n}" for n in range(sequence + 1)} <= done
         assert core.held <= self.rules["window"]
-        assert core.parked <= self.rules["parked_max"]
+        assert core.stats.parked <= self.rules["parked_max"]
         assert core.held >= 0
-        assert core.parked == sum(kind == "park" for kind in end.letters.values())
-        assert core.in_flight == len(self.flying)
+        assert core.stats.parked == sum(kind == "park" for kind in end.letters.values())
+        assert core.stats.in_flight == len(self.flying)
 
 
 @settings(max_examples=60)

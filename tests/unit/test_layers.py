@@ -54,7 +54,7 @@ PUBLIC = {
     "p2pmsg.plain", "p2pmsg.queue", "p2pmsg.reader", "p2pmsg.relay", "p2pmsg.requests",
     "p2pmsg.security", "p2pmsg.stats", "p2pmsg.store", "p2pmsg.toolkit",
     *(f"p2pmsg.{each}" for each in SATELLITES),
-    "p2pmsg.http.asgi", "p2pmsg.http.bodies", "p2pmsg.http.publishing",
+    "p2pmsg.http.asgi", "p2pmsg.http.publishing",
 }  # fmt: skip
 """What the docstring of p2pmsg and README.md of http name."""
 PRIVATE_IMPORTS: dict[str, set[str]] = {
@@ -63,16 +63,8 @@ PRIVATE_IMPORTS: dict[str, set[str]] = {
         "transports",
     },
     "p2pmsg.metrics": {
-        "p2pmsg.driver.faces",
-        "p2pmsg.driver.peer",
-        "p2pmsg.driver.verbs",
         "p2pmsg.peers.opening",
         "p2pmsg.peers.publisher",
-    },
-    "p2pmsg.statsd": {
-        "p2pmsg.control",
-        "p2pmsg.subscriber.sessions",
-        "p2pmsg.wire",
     },
     "p2pmsg.testing": {
         "p2pmsg.driver.peer",

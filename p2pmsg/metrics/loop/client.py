@@ -1,8 +1,7 @@
 """The face of the metrics client for asyncio."""
 
-from p2pmsg.driver.faces import LoopFace
 from p2pmsg.metrics.peer import ClientBase
-from p2pmsg.toolkit import check_count, time_to_wait
+from p2pmsg.toolkit import LoopFace, check_count, time_to_wait
 
 
 class Client(ClientBase, LoopFace):

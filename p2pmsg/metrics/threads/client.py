@@ -1,9 +1,8 @@
 # Made by `python -m tests.faces` from p2pmsg/metrics/loop/client.py: change that one.
 """The face of the metrics client for threads."""
 
-from p2pmsg.driver.faces import ThreadFace
 from p2pmsg.metrics.peer import ClientBase
-from p2pmsg.toolkit import check_count, time_to_wait
+from p2pmsg.toolkit import ThreadFace, check_count, time_to_wait
 
 
 class Client(ClientBase, ThreadFace):

@@ -4,8 +4,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from p2pmsg.statsd.metric import Kind
-from p2pmsg.statsd.numbers import number_text
+from p2pmsg.statsd.metric import Kind, number_text
 from p2pmsg.statsd.snapshot import Row, Snapshot
 from p2pmsg.toolkit import checked
 

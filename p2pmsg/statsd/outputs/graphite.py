@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from p2pmsg.errors import ConfigError
-from p2pmsg.statsd.metric import OWN_PREFIX, Kind
-from p2pmsg.statsd.numbers import clean_name, number_text
+from p2pmsg.statsd.grammar import clean_name
+from p2pmsg.statsd.metric import OWN_PREFIX, Kind, number_text
 from p2pmsg.statsd.outputs.base import Output
-from p2pmsg.statsd.snapshot import Fields, Row, Snapshot
+from p2pmsg.statsd.snapshot import Row, Snapshot
 from p2pmsg.toolkit import Rarely, Trouble, check, check_fields, checked
 from p2pmsg.toolkit import own_log as _log
 
@@ -35,8 +35,6 @@ _PICKLE_METRICS_MAX = 500
 """Metrics in one pickle; carbon refuses one of more than a megabyte."""
 _CONNECT_S = 5.0
 _PORTS = {"plaintext": 2003, "pickle": 2004}
-_FLUSH_END = b""
-"""In the buffer: the connection is closed, as statsd does after each flush."""
 _PERCENT = re.compile(r"_(top)?[0-9_]+$")
 _TIMER_FIELDS = (
     "count", "count_ps", "std", "upper", "lower", "sum", "sum_squares", "mean", "median",
@@ -71,31 +69,19 @@ class GraphiteNames:
         """Yield path and value of each field of a row."""
         name, tags = _clean(row)
         tail = (f".{self.global_suffix}" if self.global_suffix else "") + tags
-        if row.kind is Kind.COUNTER:
-            yield from self._counter(name, tail, row.fields)
+        if row.kind is Kind.COUNTER and self.legacy:
+            yield f"stats.{name}{tail}", row.fields["rate"]
+            yield f"stats_counts.{name}{tail}", row.fields["count"]
             return
-        space = self._space(_SPACES.get(row.kind, "timers"))
-        if row.kind is Kind.GAUGE:
-            yield f"{space}{name}{tail}", row.fields["value"]
-        elif row.kind is Kind.SET:
-            yield f"{space}{name}.count{tail}", row.fields["count"]
-        else:
-            for field, value in row.fields.items():
-                if not self.timer_metrics or _PERCENT.sub("_percent", field) in self.timer_metrics:
-                    yield f"{space}{name}.{field}{tail}", value
-
-    def _counter(self, name: str, tail: str, fields: Fields) -> Iterator[tuple[str, float]]:
-        if self.legacy:
-            yield f"stats.{name}{tail}", fields["rate"]
-            yield f"stats_counts.{name}{tail}", fields["count"]
-        else:
-            space = self._space("counters")
-            yield f"{space}{name}.rate{tail}", fields["rate"]
-            yield f"{space}{name}.count{tail}", fields["count"]
-
-    def _space(self, kind: str) -> str:
         prefix = "stats" if self.legacy else self.global_prefix
-        return f"{prefix}.{kind}." if prefix else f"{kind}."
+        space = f"{prefix}." if prefix else ""
+        space += _SPACES.get(row.kind, "timers")
+        chosen = () if row.kind in _SPACES else self.timer_metrics
+        for field, value in row.fields.items():
+            is_chosen = not chosen or _PERCENT.sub("_percent", field) in chosen
+            if is_chosen and field != "total":
+                place = name if row.kind is Kind.GAUGE else f"{name}.{field}"
+                yield f"{space}.{place}{tail}", value
 
     def stats_path(self) -> str:
         """Return the path of the number of metrics."""
@@ -160,7 +146,8 @@ class GraphiteOutput(Output):
         self._pickles = protocol == "pickle"
         self._names = names or GraphiteNames()
         self._paths: list[tuple[str, float, int]] = []
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[tuple[bytes, bool]] = deque()
+        """Pieces; after a flush's last one the connection is closed, as by statsd."""
         self._queued_bytes = 0
         self._changed = threading.Condition()
         self._closing = False
@@ -173,7 +160,6 @@ class GraphiteOutput(Output):
             f"up to {BUFFER_BYTES:,} bytes of what is flushed are kept",
             Rarely(),
         )
-        self._drop_logged = Rarely()
         self._thread = threading.Thread(target=self._run, name="statsd-graphite", daemon=True)
         self._thread.start()
 
@@ -197,47 +183,34 @@ class GraphiteOutput(Output):
         """Send the rest, and the number of metrics in `snapshot`."""
         path = self._names.stats_path()
         self._paths.append((path, len(snapshot), round(snapshot.timestamp_s)))
-        self._send_paths()
-        self._put(_FLUSH_END)
+        self._send_paths(is_last=True)
         self._flush_bytes = self._flushed
 
-    def _send_paths(self) -> None:
+    def _send_paths(self, *, is_last: bool = False) -> None:
         paths, self._paths = self._paths, []
-        if not self._pickles:
+        if self._pickles:  # the protocol that carbon documents
+            body = pickle.dumps([(path, (at, value)) for path, value, at in paths], protocol=2)
+            data = struct.pack("!L", len(body)) + body
+        else:
             lines = [f"{path} {number_text(value)} {at}\n" for path, value, at in paths]
-            self._put("".join(lines).encode())
-            return
-        for start in range(0, len(paths), _PICKLE_METRICS_MAX):
-            part = paths[start : start + _PICKLE_METRICS_MAX]
-            # The protocol that carbon documents.
-            body = pickle.dumps([(path, (at, value)) for path, value, at in part], protocol=2)
-            self._put(struct.pack("!L", len(body)) + body)
-
-    def _put(self, data: bytes) -> None:
+            data = "".join(lines).encode()
         self._flushed += len(data)
-        dropped = 0
         with self._changed:
-            self._queue.append(data)
+            self._queue.append((data, is_last))
             self._queued_bytes += len(data)
             while self._queued_bytes > BUFFER_BYTES:
-                gone = len(self._queue.popleft())
+                gone = len(self._queue.popleft()[0])
                 self._queued_bytes -= gone
-                dropped += gone
-            self.dropped_bytes += dropped
+                self.dropped_bytes += gone
             self._changed.notify()
-        if dropped and self._drop_logged.is_due():
-            _log.warning(
-                "statsd: the buffer for carbon is full, and the oldest is dropped: %d bytes so far",
-                self.dropped_bytes,
-            )
 
     # ------------------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        while (data := self._next()) is not None:
+        while (piece := self._next()) is not None:
             began_s = time.monotonic()
             try:
-                self._send(data)
+                self._send(*piece)
             except (OSError, UnicodeError) as error:  # UnicodeError: the host is no name
                 self.failures += 1
                 self._last_exception_s = time.time()
@@ -251,25 +224,24 @@ class GraphiteOutput(Output):
             self._flush_ms = round((time.monotonic() - began_s) * 1e3)
             self._last_flush_s = time.time()
             with self._changed:
-                if self._queue and self._queue[0] is data:  # it was not dropped meanwhile
+                if self._queue and self._queue[0] is piece:  # it was not dropped meanwhile
                     self._queue.popleft()
-                    self._queued_bytes -= len(data)
+                    self._queued_bytes -= len(piece[0])
         self._disconnect()
 
-    def _next(self) -> bytes | None:
+    def _next(self) -> tuple[bytes, bool] | None:
         """Wait for something to send; it stays in the buffer until it is sent."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing)
             return self._queue[0] if self._queue else None
 
-    def _send(self, data: bytes) -> None:
-        if data is _FLUSH_END:
-            self._disconnect()
-            return
+    def _send(self, data: bytes, is_last: bool) -> None:
         if self._connection is None:
             self._connection = socket.create_connection(self._address, timeout=_CONNECT_S)
         if self._queue:  # else it was closed meanwhile, and this is counted as dropped
             self._connection.sendall(data)
+        if is_last:
+            self._disconnect()
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

@@ -12,13 +12,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from p2pmsg.statsd.aggregate import Aggregator
-from p2pmsg.statsd.codes import CodeKeys
-from p2pmsg.statsd.columns import PAD_BYTES, split_columns
-from p2pmsg.statsd.config import AggregateConfig
-from p2pmsg.statsd.dialect import DIALECTS
+from p2pmsg.statsd.columns import PAD_BYTES, CodeKeys, split_columns
+from p2pmsg.statsd.grammar import DIALECTS, parse_line
 from p2pmsg.statsd.metric import BadLine, Kind, Metric, make_key
-from p2pmsg.statsd.parser import parse_line
-from p2pmsg.statsd.values import find_bins, read_sketch
+from p2pmsg.statsd.snapshot import AggregateConfig, find_bins, read_sketch
 from tests.unit.p2pmsg.statsd.test_parser import mutated
 from tests.unit.p2pmsg.statsd.test_parts import rows_of
 

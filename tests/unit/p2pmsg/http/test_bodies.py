@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pmsg.http.asgi import RejectedError
-from p2pmsg.http.bodies import json_of, value_of
+from p2pmsg.http.asgi import RejectedError, json_of, value_of
 
 
 def of(kind, body, *errors):

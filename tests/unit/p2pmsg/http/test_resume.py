@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 from p2pmsg.errors import LossReport
 from p2pmsg.http.encoding import encode_batch
 from p2pmsg.http.fanout import STREAMS_MAX, Fanout, Member
-from p2pmsg.http.positions import ID_BYTES_MAX, NO_STREAMS, read_positions, write_positions
-from p2pmsg.http.resume import READ_MAX, Resume
+from p2pmsg.http.resume import (
+    ID_BYTES_MAX,
+    NO_STREAMS,
+    READ_MAX,
+    Resume,
+    read_positions,
+    write_positions,
+)
 from p2pmsg.http.upstream import range_of
 from p2pmsg.message import MessageBatch
 from recovery import Loss, LossReason

@@ -103,7 +103,7 @@ def test_an_interval_may_be_longer_than_the_system_can_wait():
 
 def test_ctrl_c_at_any_line_neither_loses_nor_doubles_what_was_counted(sink, client):
     client._add_up_at = 3
-    places = ("/metrics/gathering.py", "/metrics/peer.py", "/metrics/sinks.py", "/section.py")
+    places = ("/metrics/deltas.py", "/metrics/peer.py", "/section.py")
     struck, step, done = "at first", 0, 0
 
     def count():

@@ -15,7 +15,7 @@ from p2pmsg.metrics.deltas import (
 )
 from p2pmsg.statsd import parse_line
 from p2pmsg.statsd import totals as totals_module
-from p2pmsg.statsd.dialect import STRICT
+from p2pmsg.statsd.grammar import STRICT
 from p2pmsg.statsd.metric import Metric
 from p2pmsg.statsd.totals import ExactTotals, LostDeltas, UnfinishedClient
 
@@ -211,7 +211,7 @@ def test_a_sum_that_does_not_fit_is_left_for_the_next_message():
     deltas = Deltas()
     assert deltas.add("c", "a", 2**63 - 1)
     assert not deltas.add("c", "a", 1)
-    assert deltas.counters == {"a": 2**63 - 1}
+    assert deltas.parts["c"] == {"a": 2**63 - 1}
 
 
 def add_any(deltas, key, number):

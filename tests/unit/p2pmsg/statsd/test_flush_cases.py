@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from p2pmsg.statsd.aggregate import Aggregator
-from p2pmsg.statsd.config import AggregateConfig
-from p2pmsg.statsd.dialect import DIALECTS
+from p2pmsg.statsd.grammar import DIALECTS
 from p2pmsg.statsd.outputs.graphite import GraphiteNames
+from p2pmsg.statsd.snapshot import AggregateConfig
 from tests.unit.p2pmsg.statsd.cases import as_bytes, parametrize
 
 NAMES = {

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from p2pmsg.errors import ConfigError
 from p2pmsg.statsd.aggregate import Aggregator
-from p2pmsg.statsd.config import AggregateConfig
-from p2pmsg.statsd.dialect import DIALECTS
+from p2pmsg.statsd.grammar import DIALECTS
 from p2pmsg.statsd.metric import Kind, make_key
 from p2pmsg.statsd.outputs.graphite import GraphiteNames
-from p2pmsg.statsd.snapshot import Row
+from p2pmsg.statsd.snapshot import AggregateConfig, Row
 
 
 def row(name, *tags):

@@ -4,10 +4,9 @@ import math
 from dataclasses import replace
 from operator import attrgetter
 
-from p2pmsg.statsd.dialect import DIALECTS, Dialect
+from p2pmsg.statsd.grammar import DIALECTS, Dialect, parse_line
 from p2pmsg.statsd.metric import BadLine, Event, Kind, Metric
-from p2pmsg.statsd.numbers import clean_label
-from p2pmsg.statsd.parser import parse_line
+from p2pmsg.statsd.outputs.prometheus import clean_label
 from tests.unit.p2pmsg.statsd.cases import as_bytes, parametrize
 
 # Where the default dialect differs from other servers, by the reason for it.

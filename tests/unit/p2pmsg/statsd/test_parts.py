@@ -4,10 +4,10 @@ import pytest
 
 from p2pmsg.statsd import aggregate
 from p2pmsg.statsd.aggregate import Aggregator
-from p2pmsg.statsd.config import AggregateConfig
-from p2pmsg.statsd.dialect import DIALECTS
+from p2pmsg.statsd.grammar import DIALECTS
 from p2pmsg.statsd.management import QUIT, Management, object_text
-from p2pmsg.statsd.receive import StreamBuffer
+from p2pmsg.statsd.snapshot import AggregateConfig
+from p2pmsg.statsd.sockets import StreamBuffer
 
 
 def rows_of(aggregator, timestamp_s=0.0):

@@ -9,8 +9,8 @@ import pytest
 
 from p2pmsg.http.asgi import RejectedError
 from p2pmsg.webhooks.events import events_of
-from p2pmsg.webhooks.schemes import Proof, make_verify
 from p2pmsg.webhooks.seen import SeenIds
+from p2pmsg.webhooks.signatures import Proof, make_verify
 
 STRUCTURED = {"content-type": "application/cloudevents+json"}
 JSON = {"content-type": "application/json"}
