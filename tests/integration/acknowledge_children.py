@@ -5,7 +5,6 @@ time: for each topic, how many messages `publish` has returned for. Each topic h
 that its messages are numbered as they were published.
 """
 
-import asyncio
 import json
 import os
 import sys
@@ -75,27 +74,6 @@ def publish_bursts(publisher, topics, returned):
         rests.wait(0.002)
 
 
-async def publish_in_loop(options, returned):
-    """Publish in an event loop; with `synced` what counts is what `drain` has returned for."""
-    from p2pmsg.aio import Publisher
-
-    log = p2pmsg.LogConfig(**options)
-    publisher = Publisher("tcp://127.0.0.1:0", log=log)
-    os.write(1, b"publishing\n")
-    numbers = dict.fromkeys(TOPICS, 0)
-    for turn in count():
-        at = turn % len(TOPICS)
-        topic = TOPICS[at]
-        first = numbers[topic]
-        stop = numbers[topic] = first + turn * 37 % 300 + 1
-        for number in range(first, stop):
-            publisher.publish(topic, value_of(topic, number))
-            if not log.is_synced:
-                returned[at] = number + 1
-        await publisher.drain()
-        returned[at] = stop
-
-
 WAYS = {
     "one": [(publish_one, TOPICS)],
     "columns": [(publish_columns, ["a"])],
@@ -110,8 +88,6 @@ def main(arguments):
     with open(options.pop("returned"), "r+b") as file:
         returned = memoryview(mmap(file.fileno(), 0)).cast("Q")
     how = options.pop("how")
-    if how == "asyncio":
-        asyncio.run(publish_in_loop(options, returned))
     ways = WAYS[how]
     publisher = p2pmsg.Publisher("tcp://127.0.0.1:0", log=p2pmsg.LogConfig(**options))
     os.write(1, b"publishing\n")

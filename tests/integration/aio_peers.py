@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sys
 
 import p2pmsg
 from p2pmsg.aio import Puller
@@ -28,16 +27,6 @@ async def a_queue(endpoint=LOOPBACK, *, prefetch=16, **options):
             yield pusher, puller
         with contextlib.suppress(LogFailedError):
             await pusher.close(timeout=0.0)
-
-
-async def start_program(code, *arguments):
-    """Run Python code in a child process, and wait for its first line."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, *map(str, arguments), stdout=asyncio.subprocess.PIPE
-    )
-    async with asyncio.timeout(60):
-        await process.stdout.readline()
-    return process
 
 
 async def work(puller, done):

@@ -34,16 +34,6 @@ def joined_ids(publisher):
     return core_of(publisher).requests.subscribers
 
 
-def connections_known(pusher):
-    """Return how many connections a pusher knows, strangers' too."""
-    return len(core_of(pusher)._connections)
-
-
-def line_of(puller):
-    """Return a puller's side of its only pusher."""
-    return puller._peer._cores[0]
-
-
 def hold_for_ever(puller):
     """Let a puller say that it lives, and never give back what it has."""
     for line in puller._peer._cores:

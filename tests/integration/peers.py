@@ -135,13 +135,6 @@ class Collector:
         return self.messages
 
 
-def publish_frames(publisher, values, topic="t"):
-    """Publish each in a frame of its own."""
-    for value in values:
-        publisher.publish(topic, value)
-        publisher.flush()
-
-
 class CuttingProxy(TcpProxy):
     """A proxy that ends all its connections where a message comes that `is_last` holds true for.
 

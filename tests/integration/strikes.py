@@ -1,6 +1,5 @@
 """Interrupts at each place where CPython looks for signals."""
 
-import contextlib
 import signal
 import sys
 
@@ -94,13 +93,3 @@ class AtLine:
                 self.struck = True
                 raise StruckError
         return self._trace
-
-
-@contextlib.contextmanager
-def handling(number, act):
-    """Run `act` at a signal."""
-    before = signal.signal(number, lambda *_: act())
-    try:
-        yield
-    finally:
-        signal.signal(number, before)

@@ -64,28 +64,6 @@ def intrude(peers):
 
 
 @pytest.mark.internal
-def test_one_who_may_pull_takes_on_no_other_worker(peers, server, intrude, tmp_path):
-    (tmp_path / "access.toml").write_text(ANN + BOB.replace("others", "jobs"))
-    server = peers.security("server", "ann", "bob", access=tmp_path / "access.toml")
-    with Pusher(LOOPBACK, name="jobs", security=server) as pusher:
-        where = peers.pinned(pusher.endpoint, "server")
-        with Puller(where, security=peers.security("ann"), prefetch=10) as ann:
-            for number in range(5):
-                pusher.push(number)
-            held = ann.receive(TIMEOUT)
-            (worker,) = pusher._peer.jobs.core._users
-            intruder = intrude(pusher.endpoint)
-            for kind in (Kind.QUEUE_HELLO, Kind.QUEUE_LEAVE, Kind.QUEUE_REPORT):
-                hello = queue.Hello("bob", "", 0, 0, 100, 2, 0, [], [], 0, 2**24)
-                intruder.send(kind, worker, hello if kind == Kind.QUEUE_HELLO else None)
-            eventually(lambda: pusher.stats().frames_invalid.get("worker") == 3)
-            assert held.ack()
-            assert [ann.receive(TIMEOUT).ack() for _ in range(4)] == [True] * 4
-            pusher.join(TIMEOUT)
-            assert pusher.stats().taken_back == pusher.stats().recalled == 0
-
-
-@pytest.mark.internal
 def test_an_intruder_gets_no_job_by_the_batch(peers, server, intrude):
     with Pusher(LOOPBACK, name="jobs", security=server, acknowledge="batch") as pusher:
         where = peers.pinned(pusher.endpoint, "server")

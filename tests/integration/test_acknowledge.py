@@ -67,7 +67,7 @@ def read_all(directory):
     return found
 
 
-@pytest.mark.parametrize("how", ["one", "columns", "many", "bursts", "threads", "asyncio"])
+@pytest.mark.parametrize("how", ["one", "columns", "many", "bursts", "threads"])
 @pytest.mark.parametrize("options", [{}, {"fsync": "always"}], ids=str)
 @pytest.mark.long
 def test_killed_again_and_again_it_loses_nothing(tmp_path, options, how):
@@ -83,7 +83,6 @@ def test_killed_again_and_again_it_loses_nothing(tmp_path, options, how):
         ({}, "one"),
         ({}, "columns"),
         ({"fsync": "always"}, "threads"),
-        ({}, "asyncio"),
     ],
     ids=str,
 )

@@ -3,17 +3,11 @@
 import asyncio
 import contextlib
 
-import pytest
-
 from p2pmsg import aio
-from p2pmsg.errors import SendQueueFullError
 from p2pmsg.queue import PusherConfig
-from tests.integration.aio import LOOPS, Strike, run
+from tests.integration.aio import Strike, run
 from tests.integration.aio_peers import eventually
 from tests.integration.peers import DEADLINE_S, LOOPBACK
-
-VALUE = b"x" * 128
-SMALL = {"in_flight_bytes_max": 256 * 1024, "message_bytes_max": 1024}
 
 
 def pusher(endpoint=LOOPBACK, **options):
@@ -30,61 +24,6 @@ async def batch_queue(endpoint=LOOPBACK, **options):
         async with puller(source.endpoint) as sink:
             yield source, sink
         await source.close(timeout=0.0)
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_jobs_are_done_once_each_and_in_order(loop):
-    async def main():
-        done = []
-        async with batch_queue(**SMALL) as (source, sink):
-
-            async def work():
-                async for job in sink:
-                    done.append(job.sequence)
-                    if job.sequence % 700 == 0:
-                        await asyncio.sleep(0)
-
-            worker = asyncio.create_task(work())
-            for number in range(5000):  # several times the buffer
-                await source.drain(timeout=DEADLINE_S)
-                assert source.push(VALUE) == number
-            await eventually(lambda: len(done) == 5000)
-            sink.commit()  # the last one, for which no other is taken
-            await source.join(timeout=DEADLINE_S)
-            assert done == list(range(5000))
-            stats = source.stats()
-            assert (stats.pushed, stats.done, stats.in_flight) == (5000, 5000, 0)
-            assert (stats.taken_back, stats.refused, stats.frames_invalid) == (0, 0, {})
-        await worker  # it ends with the puller
-
-    run(main, loop, debug=True)
-
-
-def test_a_full_buffer_refuses_and_a_push_after_drain_always_fits():
-    async def main():
-        config = {"in_flight_bytes_max": 64 * 1024, "message_bytes_max": 20_000}
-        async with pusher(**config) as source:
-            with pytest.raises(SendQueueFullError, match="in_flight_bytes_max"):
-                for _ in range(1000):
-                    source.push(VALUE)
-            with pytest.raises(TimeoutError, match="in_flight_bytes_max"):
-                await source.drain(timeout=0.01)
-            pushed = source.stats().pushed
-
-            async def push():
-                for _ in range(20):
-                    await source.drain()
-                    source.push(bytes(19_000))
-
-            tasks = [asyncio.create_task(push()) for _ in range(3)]
-            async with puller(source.endpoint) as sink:
-                for _ in range(pushed + 60):
-                    await sink.receive(timeout=DEADLINE_S)
-                await asyncio.gather(*tasks)
-                sink.commit()
-                await source.join(DEADLINE_S)
-
-    run(main)
 
 
 async def by_receive(sink, done):

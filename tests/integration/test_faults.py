@@ -2,7 +2,6 @@
 
 import json
 import signal
-import threading
 import time
 
 import pytest
@@ -12,7 +11,6 @@ from p2pmsg import PublisherConfig
 from tests.endpoints import lasting_endpoint
 from tests.integration.inside import unheard_requests, without_nacks
 from tests.integration.peers import (
-    LOOPBACK,
     TOPIC,
     Collector,
     check_exact,
@@ -121,45 +119,6 @@ def test_a_partition_longer_than_the_buffer_reaches(make_publisher, make_subscri
     check_ledger(subscriber, published=50_000, lost=earliest - 1_000, outstanding=0)
 
 
-def test_stats_balance_at_every_moment(make_publisher, make_subscriber, make_proxy):
-    publisher = make_publisher(config=small_frames(), replay_bytes=50_000)
-    proxy = make_proxy(publisher, frame_loss=0.3, seed=5, loss_after_frames=10)
-    reports = []  # all of them: of many the stats have the last ones
-    subscriber = make_subscriber(proxy.endpoint, joins=publisher, on_gap=reports.append)
-    collector = Collector(subscriber)
-    ends, checks = threading.Event(), []
-
-    def check():
-        while not ends.is_set():
-            stats = check_ledger(subscriber)
-            assert stats.delivered <= stats.published <= publisher.stats().published
-            checks.append(stats.delivered)
-
-    checkers = [threading.Thread(target=check) for _ in range(2)]
-    for checker in checkers:
-        checker.start()
-    publish_paced(publisher, 0, 50_000)
-    publisher.flush()
-
-    def settled():
-        stats = check_ledger(subscriber)
-        return stats.published == 50_000 and not stats.outstanding
-
-    eventually(settled)
-    eventually(lambda: len(checks) > 10)
-    ends.set()
-    for checker in checkers:
-        checker.join()
-    stats = check_ledger(subscriber)
-    # Counted is a message before the collector has it.
-    eventually(lambda: stats.delivered == len(collector.messages))
-    eventually(lambda: stats.lost == sum(report.count for report in reports))
-    lost = {n for report in reports for n in range(report.start, report.stop)}
-    check_exact(collector.messages, sorted(set(range(50_000)) - lost))
-    subscriber.close()
-    check_ledger(subscriber)
-
-
 def test_a_killed_subscriber_harms_nobody(make_publisher, make_subscriber, make_child):
     publisher = make_publisher()
     other = Collector(make_subscriber(publisher.endpoint, start=0, joins=publisher))
@@ -266,36 +225,6 @@ def test_what_a_killed_publisher_still_owed_is_reported(make_subscriber, make_ch
 def is_at(collector, session, sequence):
     """Whether the last message is of that session, and that one or a later one."""
     return any(m.session == session and m.sequence >= sequence for m in collector.messages[-1:])
-
-
-def test_a_publisher_killed_at_full_speed_again_and_again(make_subscriber, make_child):
-    endpoint = lasting_endpoint()
-    sessions = []
-    subscriber = None
-    for _ in range(3):
-        child = make_child("publish_without_end", endpoint)
-        endpoint, session = child.line().split()
-        sessions.append(int(session))
-        if subscriber is None:
-            subscriber = make_subscriber(endpoint)
-            collector = Collector(subscriber)
-        eventually(lambda: is_at(collector, sessions[-1], 2_000))  # noqa: B023
-        check_ledger(subscriber)
-        child.signal(signal.SIGKILL)
-        child.wait()
-    messages = list(collector.messages)  # before the ledger: more of the last session may come
-    stats = check_ledger(subscriber)
-    for ledger in stats.streams:
-        own = [message for message in messages if message.session == ledger.session]
-        lost = {
-            n
-            for loss in stats.losses
-            if loss.session == ledger.session
-            for n in range(loss.start, loss.stop)
-        }
-        assert own[0].sequence == 0
-        check_exact(own, [n for n in range(own[-1].sequence + 1) if n not in lost])
-    assert [ledger.session for ledger in stats.streams] == sessions
 
 
 COUNT = 20_000
@@ -416,28 +345,7 @@ def test_publish_many_against_a_full_queue_with_raise(make_publisher, make_subsc
     assert [message.sequence for message in messages] == list(range(head))
 
 
-MIB = 2**20
 FRAME_BYTES = 64 * 1024
-
-
-@pytest.mark.long
-def test_memory_is_bounded_with_a_subscriber_that_never_reads(make_child):
-    """The publisher keeps 4 MiB for replay and a queue of 4 MiB; the subscriber 1 MiB."""
-    publisher = make_child("grow", LOOPBACK, 4 * MIB, 80 * 10**6, FRAME_BYTES)
-    endpoint = publisher.line()
-    subscriber = make_child("hold", endpoint, MIB)
-    assert subscriber.line() == "joining"
-    grown, replayed = map(int, publisher.line(60).split())
-    subscriber.order("end")
-    held_rss, held_bytes = map(int, subscriber.line().split())
-    publisher.order("end")
-    print(f"publisher +{grown / MIB:.1f} MiB, subscriber +{held_rss / MIB:.1f} MiB")
-    assert replayed <= 4 * MIB
-    assert held_bytes <= MIB + 64 * 1024 + 1024
-    assert grown < 40 * MIB
-    assert held_rss < 30 * MIB
-    assert publisher.wait() == 0
-    assert subscriber.wait() == 0
 
 
 @pytest.mark.parametrize("receive_bytes", [2**16, 2**20])

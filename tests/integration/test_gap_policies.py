@@ -1,6 +1,5 @@
 """What `on_gap` does about messages that cannot be repaired, topic by topic: exact ranges."""
 
-import itertools
 import logging
 import struct
 import time
@@ -27,15 +26,6 @@ from tests.integration.test_udp_multicast import GROUP
 @pytest.fixture
 def place():
     return GROUP.format(200, free_port())
-
-
-def lose_one(publisher, subscriber, topic, value, **options):
-    lose_datagrams(subscriber, 1.0)
-    publisher.publish(topic, value, **options)
-    publisher.flush()
-    eventually(lambda: not publisher.stats().unsent_frames)
-    time.sleep(0.005)
-    lose_datagrams(subscriber, 0)
 
 
 def test_skip_goes_on_at_once_and_hands_over_what_comes_late(
@@ -97,16 +87,6 @@ def check_conflated(subscriber):
     total = stats.delivered + stats.outstanding + stats.lost + stats.conflated
     assert stats.published == total
     return stats
-
-
-KEYS = [f"k{index}" for index in range(100)]
-READERS = {
-    "receive": lambda subscriber: (subscriber.receive(60) for _ in itertools.count()),
-    "for": iter,
-    "receive_many": lambda subscriber: itertools.chain.from_iterable(
-        subscriber.receive_many(1, timeout=60) for _ in itertools.count()
-    ),
-}
 
 
 def test_a_cursor_keeps_what_a_batch_that_was_folded_again_had_left(make_publisher, tmp_path):

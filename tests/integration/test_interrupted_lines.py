@@ -1,7 +1,6 @@
 """An exception at any line of a publisher: it goes on, and nothing that was returned is lost."""
 
 import contextlib
-import sys
 
 import pytest
 
@@ -19,40 +18,12 @@ from p2pmsg.publisher import (
 )
 from recovery import replay_buffer, retransmit
 from tests.integration.peers import TOPIC, check_ledger
+from tests.integration.strikes import LineStrike
 
-FILES = {
-    module.__file__
-    for module in (
-        batch, control_queue, core, gathering, heartbeats, log, publisher,
-        replay_buffer, requests, retransmit, section, sending, serving, threads,
-    )
-}  # fmt: skip
-
-
-class Strike:
-    """Raises KeyboardInterrupt at the n-th line of `FILES`, in this thread."""
-
-    def __init__(self, number):
-        self.left = number
-
-    def __enter__(self):
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, kind, *_):
-        sys.settrace(None)
-        return kind is KeyboardInterrupt
-
-    def _trace(self, frame, event, _):
-        return self._trace_line if frame.f_code.co_filename in FILES else None
-
-    def _trace_line(self, frame, event, _):
-        if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return self._trace_line
+FILES = (
+    batch, control_queue, core, gathering, heartbeats, log, publisher,
+    replay_buffer, requests, retransmit, section, sending, serving, threads,
+)  # fmt: skip
 
 
 @pytest.mark.rounds(60, 900)
@@ -68,7 +39,7 @@ def test_what_was_returned_arrives_once(connect, tmp_path, rounds, kind):
         assert accepted.setdefault(sequence, value) == value
 
     for number in range(1, rounds + 1):
-        strike = Strike(1 + number * 7 % (3 * rounds))
+        strike = LineStrike(FILES, 1 + number * 7 % (3 * rounds))
         with strike:
             for part in range(40 if number % 2 else 3):  # gathered, or alone
                 value = f"{number}.{part}"

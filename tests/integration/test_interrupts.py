@@ -3,7 +3,6 @@
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -12,80 +11,32 @@ import p2pmsg
 import p2pmsg.queue.rules
 import recovery
 import transports
-from p2pmsg.driver import section, threads, verbs
+from p2pmsg.driver import section, threads
 from p2pmsg.peers import (
     publisher,
     pull_sockets,
     pulling,
     pusher,
     pushing,
-    reading,
-    receiving,
     sending,
     serving,
 )
 from p2pmsg.peers import puller as puller_peer
-from p2pmsg.peers import subscriber as peer
-from p2pmsg.peers.threads import puller, subscriber
+from p2pmsg.peers.threads import puller
 from p2pmsg.publisher import batch, core
 from p2pmsg.queue import batching, job, puller_core, taking
-from p2pmsg.subscriber import ready
 from recovery import replay_buffer
-from tests.integration.peers import TOPIC, check_ledger, take, work_until
+from tests.integration.peers import TOPIC, check_ledger, take
 from tests.integration.strikes import LineStrike, Strike
-from transports import busy_wait, zmq_pubsub
+from transports import zmq_pubsub
 
 pytestmark = pytest.mark.long
 
-SUBSCRIBER = (
-    busy_wait, peer, ready, reading, receiving, section, subscriber, threads, verbs, zmq_pubsub
-)  # fmt: skip
 PUBLISHER = (
     batch, core, publisher, replay_buffer, section, sending, serving, zmq_pubsub
 )  # fmt: skip
 PULLER = (threads, section, job, puller, puller_peer, pulling, puller_core)
 BATCH_PULLER = (pull_sockets, taking)
-PUSHER = [
-    pusher.__file__,
-    pushing.__file__,
-    section.__file__,
-    *(
-        str(path)
-        for package in (p2pmsg.queue, p2pmsg.queue.journal, p2pmsg.queue.rules)
-        for path in Path(package.__path__[0]).glob("*.py")
-    ),
-]
-
-
-@pytest.mark.parametrize("how", ["iterate", "receive", "receive_many", "in turns"])
-@pytest.mark.parametrize("count", [1, 300, 9000])
-def test_ctrl_c_after_any_call_neither_loses_nor_doubles(connect, how, count):
-    publisher, receiver = connect()
-    iterator = iter(receiver)
-    received, published, strikes = [], 0, 0
-
-    def receive():
-        while len(received) < published:
-            if how == "iterate":
-                received.append(next(iterator).sequence)
-            elif how == "receive" or (how == "in turns" and len(received) % 3 == 0):
-                received.append(receiver.receive(60).sequence)
-            elif how == "in turns":
-                received.extend(m.sequence for m in receiver.receive_many(1000, timeout=60))
-            else:
-                received.extend(m.sequence for m in receiver.receive_many(timeout=60))
-
-    for number in range(1, 40, 1 if count < 1000 else 3):
-        publisher.publish_many(TOPIC, [None] * count)
-        publisher.flush()
-        published += count
-        strike = Strike(SUBSCRIBER, number)
-        with strike:
-            receive()
-        receive()
-        strikes += strike.struck
-    assert received == list(range(published))
-    assert strikes > 3
 
 
 OURS = [
@@ -178,34 +129,6 @@ def test_what_a_handler_raises_publishes_nothing_twice(connect, tmp_path, is_idl
     assert check_ledger(receiver).lost <= raised  # sequences of calls that raised
 
 
-@pytest.mark.parametrize("how", ["iterate", "receive"])
-@pytest.mark.parametrize("key", [None, "k"])
-def test_ctrl_c_after_any_call_of_a_puller_forgets_no_job(make_pusher, make_puller, how, key):
-    pusher = make_pusher()
-    worker = make_puller(pusher.endpoint)
-    iterator = iter(worker)
-    done, strikes = set(), 0
-
-    def work(goal):
-        while not goal <= done:
-            taken = next(iterator) if how == "iterate" else worker.receive(timeout=60)
-            with taken:
-                done.add(taken.value)
-
-    for number in range(1, 100, 1 if key is None else 2):
-        goal = {4 * number + part for part in range(4)}
-        for value in goal:
-            pusher.push(value, key=key)
-        strike = Strike(PULLER, number)
-        with strike:
-            work(goal)
-        work(goal)
-        strikes += strike.struck
-    pusher.join(timeout=60)
-
-    assert strikes > (30 if key is None else 15)
-
-
 @pytest.mark.parametrize("acknowledge", ["each", "batch"])
 @pytest.mark.parametrize("how", ["iterate", "receive"])
 @pytest.mark.rounds(60, 250)
@@ -238,38 +161,6 @@ def test_ctrl_c_at_any_line_of_a_puller_forgets_no_job(
     worker.commit()
     pusher.join(timeout=60)
     assert strikes > rounds // 2
-
-
-@pytest.mark.parametrize("key", [None, "k"])
-def test_ctrl_c_after_any_call_of_a_pusher_forgets_no_job(make_pusher, make_puller, key):
-    done, stop = [], threading.Event()
-
-    pusher = make_pusher()
-    puller = make_puller(pusher.endpoint)
-    thread = threading.Thread(
-        target=work_until, args=(stop, puller, lambda taken: done.append(taken.sequence))
-    )
-    thread.start()
-    accepted, strikes = set(), 0
-    try:
-        for number in range(1, 100):
-            strike = Strike(PUSHER, number)
-            time.sleep(0.02)  # so that the first one is handed out at once
-            with strike:
-                for value in range(3):
-                    accepted.add(pusher.push(value, key=key))
-            strikes += strike.struck
-            accepted.add(pusher.push("after it", key=key))
-        pusher.join(timeout=60)
-    finally:
-        stop.set()
-        thread.join()
-
-    # One that was interrupted may have been accepted all the same.
-    assert accepted <= set(done)
-    assert len(done) == len(set(done)) <= len(accepted) + strikes
-    assert pusher.stats().balanced
-    assert strikes > 30
 
 
 STRIKES = 60

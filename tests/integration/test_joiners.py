@@ -2,9 +2,6 @@
 
 import contextlib
 import socket
-import subprocess
-import sys
-import threading
 import time
 
 import pytest
@@ -12,18 +9,13 @@ import zmq
 
 import p2pmsg
 import transports
-from tests.integration.joiners import can_open, join_all
 from tests.integration.peers import (
     DEADLINE_S,
     LOOPBACK,
-    ROOT,
     eventually,
     take,
 )
 from transports import reply_memory
-
-JOIN_S = 60.0
-"""How long they may take: a fallen-over publisher never answered."""
 
 
 @pytest.fixture
@@ -32,38 +24,6 @@ def publisher():
         made.publish("t", b"first")
         yield made
         made.close(timeout=0)
-
-
-@pytest.fixture
-def busy(publisher):
-    """Publish all the while, and count what `publish` has returned."""
-    stop, sequences = threading.Event(), []
-
-    def work():
-        while not stop.wait(0.02):
-            sequences.append(publisher.publish("t", b"x" * 100))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    yield sequences
-    stop.set()
-    thread.join(60)
-    assert not thread.is_alive(), "publish does not return"
-
-
-@pytest.fixture
-def join(opened):
-    """Let many join at once; all of them are in, and are closed when the test ends."""
-
-    def join(endpoint, count, **options):
-        assert can_open(count)
-        joiners, _ = join_all(endpoint, count, JOIN_S, **options)
-        for joiner in joiners:
-            opened.callback(joiner.close)
-        assert sum(joiner.joined for joiner in joiners) == len(joiners)
-        return joiners
-
-    return join
 
 
 @pytest.fixture
@@ -76,37 +36,6 @@ def make_sender(opened):
         return made
 
     return make
-
-
-def check_answers(joiners):
-    """Nobody was sent an answer that was not for it."""
-    assert all(joiner.echoes <= joiner.probes for joiner in joiners)
-
-
-@pytest.mark.usefixtures("busy")
-def test_100_join_a_relay_that_is_busy(publisher, make_relay, join):
-    relay = make_relay(publisher.endpoint)
-    relay.wait_for_streams(timeout=JOIN_S)
-    check_answers(join(relay.endpoint, 100))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
-def test_1000_join_from_several_processes(publisher, is_busy, request):
-    if not can_open(1000):
-        pytest.skip("the system allows too few open files")
-    if is_busy:
-        request.getfixturevalue("busy")
-    command = [sys.executable, "-m", "tests.integration.joiners", publisher.endpoint, "250"]
-    children = [
-        subprocess.Popen(
-            [*command, str(1 + 250 * at), "150"], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
-        for at in range(4)
-    ]
-    results = [child.communicate(timeout=180)[0].split() for child in children]
-    assert [result[0] for result in results] == ["250"] * 4, results
-    assert all(int(echoes) <= int(probes) for _, echoes, probes, _ in results), results
 
 
 FILES = 200

@@ -19,7 +19,6 @@ from tests.integration.peers import (
     eventually,
     small_frames,
     take,
-    take_all,
 )
 
 
@@ -106,24 +105,3 @@ def test_twenty_peers_leave_no_file_and_no_thread(make_publisher):
             p2pmsg.Publisher("tcp://192.0.2.1:0")
     # Fewer, where a former test's were still ending.
     eventually(lambda: open_files() <= files and threading.active_count() <= threads)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "how", ["with", pytest.param("close", marks=pytest.mark.long), "raise", "interrupt"]
-)
-def test_a_process_that_publishes_and_ends_at_once(make_subscriber, make_child, how):
-    child = make_child("publish_and_exit", LOOPBACK, 10_000, how)
-    subscriber = make_subscriber(child.line(), on_gap="raise")
-    check_exact(take_all(subscriber, 10_000))
-    assert child.wait() == {"raise": 3, "interrupt": -2}.get(how, 0)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "how", ["held", pytest.param("dropped", marks=pytest.mark.long), "cycle", "blocked"]
-)
-def test_a_process_that_ends_with_open_peers_ends(make_child, how):
-    child = make_child("leave_open", LOOPBACK, how)
-    assert child.line() == "done"
-    assert child.wait(60) == 0

@@ -356,22 +356,6 @@ def run_short(place, ending):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("ending", ["close", "exit", "fork"])
-@pytest.mark.rounds(1, 10)
-def test_short_programs_in_turn_lose_nothing(ending, rounds):
-    place, count = lasting_endpoint(), rounds
-    with collecting(exact=place) as (collector, _):
-        for _ in range(count):
-            done = run_short(place, ending)
-            assert done.stderr == ""
-        # Who was there is looked at now and then: deltas may be counted before that.
-        eventually(lambda: collector.totals().is_exact)
-        totals = collector.totals()
-    assert totals.counters == {"short.hits": CALLS * count}
-    assert totals.is_exact, totals.unfinished
-
-
-@pytest.mark.long
 @pytest.mark.rounds(1, 4)
 def test_short_programs_lose_nothing_though_collectors_are_killed_in_between(tmp_path, rounds):
     """A program that learned that its deltas arrived is gone: the disk has to have them."""

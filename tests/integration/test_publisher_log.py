@@ -2,14 +2,8 @@
 
 import errno
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-import tempfile
-import time
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +12,6 @@ from p2pmsg import LogConfig, PublisherConfig
 from p2pmsg.errors import LogFailedError
 from recovery import LossReason
 from tests.endpoints import lasting_endpoint
-from tests.integration.log_kills import read
 from tests.integration.peers import LOOPBACK, eventually
 
 log = pytest.importorskip("recovery.log")
@@ -174,39 +167,3 @@ def test_a_hole_that_a_crash_left_is_lost_for_that_reason_and_no_other(
     assert losses == [(*each, LossReason.CRASH) for each in ends if each[0] < each[1]]
     stats = subscriber.stats()
     assert stats.delivered + stats.lost == begun + 1
-
-
-MEMORY = Path("/dev/shm")
-"""What a killed process has written is in the page cache, of whatever file system; here an fsync
-takes no time, so that there can be more rounds."""
-
-
-@pytest.fixture(params=["on the disk", "in memory"])
-def place(request, tmp_path, rounds):
-    """A directory, and how many rounds to play in it."""
-    if request.param == "on the disk" or not os.access(MEMORY, os.W_OK):
-        yield tmp_path, -(-rounds // 8)
-        return
-    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
-        yield directory, rounds
-
-
-@pytest.mark.rounds(64, 1600)
-@pytest.mark.timeout(900)
-def test_killed_writers_lose_nothing_and_use_no_sequence_twice(place):
-    directory, rounds = place
-    seed = time.time_ns() % 2**32
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.integration.log_kills", directory, str(rounds), str(seed)],
-        capture_output=True, text=True, timeout=850,
-    )  # fmt: skip
-    assert ended.returncode == 0, f"seed {seed}: {ended.stderr}"
-    seen = json.loads(ended.stdout)
-
-    assert seen["rounds"] == rounds
-    assert seen["frames"] > rounds
-    assert seen["closed"]
-    reader = LogReader(directory)
-    read(reader)  # it checks what is left; retention may just have taken all but a new segment
-    reader.close()
-    assert list(verify(directory)) == []

@@ -229,20 +229,6 @@ def test_what_cannot_be_pushed_is_refused(make_pusher, error, text, options):
     assert pusher.push(1) == 0
 
 
-def test_an_unserialisable_value_in_the_midst_of_others_costs_none_of_them(
-    make_pusher, make_puller
-):
-    pusher = make_pusher(in_flight_max=10_000)
-    puller = make_puller(pusher.endpoint, prefetch=1000)
-    for number in range(1000):
-        pusher.push(number)
-        if number % 97 == 0:
-            with pytest.raises(p2pmsg.MessageError):
-                pusher.push([number, object()])
-
-    assert [take(puller) for _ in range(1000)] == list(range(1000))
-
-
 def test_no_job_waits_for_a_slow_worker_while_another_is_idle(make_pusher, make_puller):
     pusher = make_pusher()
     with_limits(core_of(pusher).queue, unproven_max=16)

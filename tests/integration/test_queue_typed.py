@@ -95,25 +95,6 @@ def test_a_callable_gets_it_and_run_goes_on(make_pusher, make_puller):
     wait_for_dead_letter(pusher)
 
 
-def test_in_asyncio(make_pusher):
-    pusher = make_pusher()
-    for value in (GOOD[0], BAD, GOOD[1]):
-        pusher.push(value)
-
-    async def work():
-        found = []
-        async with aio.Puller(pusher.endpoint, type=Order) as puller:
-            async for job in puller:
-                async with job:
-                    found.append(job.value)
-                if len(found) == 2:
-                    break
-            return found, puller.stats().invalid
-
-    assert asyncio.run(asyncio.wait_for(work(), WAIT_S)) == (GOOD, 1)
-    wait_for_dead_letter(pusher)
-
-
 @pytest.mark.parametrize("kind", [p2pmsg.Puller, aio.Puller])
 @pytest.mark.parametrize(
     ("options", "field"), [({"type": 5}, "type"), ({"type": int, "on_invalid": 5}, "on_invalid")]

@@ -154,15 +154,6 @@ def test_a_reader_that_is_kept_does_not_take_a_publisher_that_has_ended_for_its_
             reader.sessions(0.3)
 
 
-def test_a_restart_is_seen_in_the_heads():
-    with p2pmsg.Publisher(lasting_endpoint()) as first:
-        endpoint = first.endpoint
-        reader = RangeReader(endpoint)
-        assert reader.heads().session == first.session
-    with publisher_at(endpoint) as second, reader:
-        assert reader.heads().session == second.session
-
-
 def test_a_connection_cut_again_and_again_costs_nothing():
     count = 200_000
     with p2pmsg.Publisher("tcp://127.0.0.1:0", name="feed") as publisher:
@@ -330,15 +321,6 @@ def test_of_several_one_must_be_named(make_publisher, make_relay, read):
         assert reader.heads().publisher == publisher.name
         got = values(reader.fetch("t", 0, 1000))
         assert got == list(range(1000 * index, 1000 * index + 1000))
-
-
-def test_one_reader_fetches_of_several_sessions(make_publisher, make_relay, read):
-    publishers, relay = filled(make_publisher, make_relay, 2)
-    reader = read(relay)
-    fetches = [reader.fetch("t", 10, 500, session=each.session) for each in publishers]
-    assert [values(fetch) for fetch in fetches] == [
-        list(range(10, 500)), list(range(1010, 1500)),
-    ]  # fmt: skip
 
 
 def test_a_relay_that_is_restarted_is_met_again(make_publisher, make_relay, read):

@@ -46,27 +46,6 @@ def balanced(subscriber, delivered, lost=0):
     return stats
 
 
-@pytest.mark.long
-def test_a_relay_alone_serves_when_its_publisher_is_gone_for_good(
-    tmp_path, make_child, make_relay, make_subscriber
-):
-    child = make_child("publish_feed", LOOPBACK, str(tmp_path / "log"), "5000")
-    endpoint, session = child.line().split()
-    relay = make_relay(endpoint)
-    has(relay, 5000)
-    kill(child)
-    shutil.rmtree(tmp_path / "log")
-    subscriber = make_subscriber(relay.endpoint, start="earliest")
-    messages = [subscriber.receive(60) for _ in range(5000)]
-    assert [message.value for message in messages] == list(range(5000))
-    assert {(message.session, message.publisher) for message in messages} == {
-        (int(session), "feed"),
-    }
-    balanced(subscriber, 5000)
-    relay.wait_for_subscribers(1, timeout=60)
-    assert relay.stats().subscribers == 1
-
-
 def test_a_subscriber_with_both_endpoints_carries_on(
     tmp_path, make_child, make_relay, make_subscriber
 ):
@@ -107,42 +86,6 @@ def test_what_the_publisher_has_forgotten_comes_from_the_relay(
     assert take(earliest, 20_000) == list(range(20_000))
 
 
-@pytest.mark.long
-def test_relays_that_are_killed_after_one_another_lose_nothing_that_the_first_one_keeps(
-    tmp_path, make_child, make_relay, make_subscriber
-):
-    """The last one comes back at once, the one before it when 5 s have passed; no logs."""
-    child = make_child("publish_feed", LOOPBACK, "-", "2000")
-    endpoint, _ = child.line().split()
-    first = make_relay(endpoint)
-    has(first, 2000)
-    places = [f"ipc://{tmp_path}/second", f"ipc://{tmp_path}/third"]
-
-    def start(number):
-        upstream = [first.endpoint, *places][number]
-        made = make_child("forward", upstream, places[number])
-        made.line()
-        return made
-
-    relays = [start(0), start(1)]
-    subscriber = make_subscriber(places[1], start="earliest")
-    assert take(subscriber, 2000) == list(range(2000))
-    for one in relays:
-        kill(one)
-    child.order("1000")
-    has(first, 3000)
-    kill(child)
-    start(1)
-    with pytest.raises(TimeoutError):
-        subscriber.receive(7)
-    start(0)
-    assert take(subscriber, 1000) == list(range(2000, 3000))
-    balanced(subscriber, 3000)
-    late = make_subscriber(places[1], start="earliest")
-    assert take(late, 3000) == list(range(3000))
-    balanced(late, 3000)
-
-
 def test_one_relay_has_several_publishers_and_sees_new_ones(
     make_publisher, make_relay, make_subscriber
 ):
@@ -167,9 +110,6 @@ def test_one_relay_has_several_publishers_and_sees_new_ones(
     assert [message.sequence for message in found] == list(range(500))
     assert {message.publisher for message in found} == {"again"}
     balanced(subscriber, 3500)
-
-
-STARTS = {"earliest": 0, "a sequence": 700, "a time": 500, "latest": 1000}
 
 
 def ring(make_relay, count):

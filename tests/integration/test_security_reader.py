@@ -3,10 +3,9 @@
 import pytest
 
 from p2pmsg import Publisher, Relay
-from p2pmsg.errors import AccessDeniedError, AuthenticationError, ConfigError
+from p2pmsg.errors import AccessDeniedError
 from p2pmsg.reader import HeadsWatch, RangeReader
 from tests.integration.secure import rewrite
-from tests.integration.test_security import healed
 from tests.unit.transports.sockets import eventually
 
 LOOPBACK = "tcp://127.0.0.1:0"
@@ -41,35 +40,6 @@ def test_ranges_of_a_publisher_and_of_a_relay(peers, publisher):
         place = peers.pinned(relay.endpoint, "relay")
         with RangeReader(place, timeout=TIMEOUT, security=security) as reader:
             assert [one.session for one in reader.sessions()] == [heads.session]
-
-
-def test_a_reader_that_is_refused_and_heals(peers, publisher):
-    up, stranger = peers.pinned(publisher.endpoint, "pub"), peers.security("stranger")
-    with RangeReader(up, timeout=TIMEOUT, security=stranger) as reader:
-        with pytest.raises(AuthenticationError, match="does not admit our key"):
-            reader.heads()
-        with pytest.raises(AuthenticationError, match="does not admit our key"):
-            values(reader)
-        assert publisher.stats().connections_refused
-        peers.security("pub", "stranger")
-        assert healed(lambda: values(reader)) == list(range(100))
-
-
-def test_a_publisher_with_another_key_and_keys_on_one_side(peers, publisher):
-    peers.security("other")
-    security = peers.security("reader")
-    wrong = peers.pinned(publisher.endpoint, "other")
-    with RangeReader(wrong, timeout=TIMEOUT, security=security) as reader:
-        with pytest.raises(AuthenticationError, match="does not hold the pinned key"):
-            reader.heads()
-    with RangeReader(publisher.endpoint, timeout=2.0) as reader:
-        with pytest.raises(AuthenticationError, match="needs keys"):
-            reader.heads()
-    for make in (RangeReader, lambda at, security: HeadsWatch([at], security=security)):
-        with pytest.raises(AuthenticationError, match="no key is pinned"):
-            make(publisher.endpoint, security=security)
-        with pytest.raises(ConfigError, match="tcp:// or ipc:// with security"):
-            make("udp://239.7.7.7:7001?interface=127.0.0.1", security=security)
 
 
 def test_a_heads_watch_that_is_refused_and_heals(peers, publisher):

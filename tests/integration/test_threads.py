@@ -1,9 +1,7 @@
 """Several threads, signals and busy waiting at one peer."""
 
 import contextlib
-import json
 import threading
-import time
 from collections import Counter
 from itertools import chain
 
@@ -11,13 +9,11 @@ import pytest
 
 import p2pmsg
 from tests.integration.peers import (
-    LOOPBACK,
     TOPIC,
     Collector,
     check_ledger,
     eventually,
     in_threads,
-    small_frames,
     take,
 )
 
@@ -141,48 +137,3 @@ def test_close_while_another_thread_waits_for_space(connect):
     assert sorted(returned) == list(range(publisher.stats().published))
     taken = take(subscriber, 10)
     assert [message.sequence for message in taken] == list(range(10))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
-@pytest.mark.rounds(150, 400)
-def test_an_interrupted_publisher_keeps_its_word(make_subscriber, make_child, seed, rounds):
-    child = make_child("publish_interrupted", LOOPBACK, rounds, seed)
-    subscriber = make_subscriber(child.line(), on_gap="raise")
-    collector = Collector(subscriber)
-    last = int(child.line(60))
-    messages = collector.wait_for(last + 1)
-    accepted = dict(json.loads(child.line(30)))
-    assert child.wait() == 0
-    assert [message.sequence for message in messages] == list(range(last + 1))
-    for message in messages:
-        if message.sequence in accepted:
-            value = accepted[message.sequence]
-            assert message.value == value
-            assert message.key is None or message.key == str(value)
-    stats = check_ledger(subscriber, delivered=last + 1, lost=0)
-    assert not stats.frames_invalid
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("loss", [0.0, 0.2])
-@pytest.mark.rounds(100, 400)
-def test_an_interrupted_iteration_goes_on(make_publisher, make_child, make_proxy, loss, rounds):
-    publisher = make_publisher(config=small_frames(), replay_bytes=2**28)
-    proxy = make_proxy(publisher, frame_loss=loss, loss_after_frames=10, seed=1)
-    count = 500 * rounds
-    child = make_child("receive_interrupted", proxy.endpoint, rounds, 1, count)
-    publisher.wait_for_subscribers(1, timeout=60)
-    for n in range(count + 1):
-        publisher.publish(TOPIC, n)
-        if n % 200 == 0:
-            time.sleep(0.001)
-    publisher.flush()
-    what, seen, *_ = child.line(60).split()
-    assert what == "interrupts", "see what it said"
-    assert int(seen) > rounds // 5
-    ledger = json.loads(child.line(30))
-    assert ledger["balanced"]
-    assert ledger["delivered"] == count + 1
-    assert ledger["lost"] == ledger["outstanding"] == 0
-    assert child.wait() == 0

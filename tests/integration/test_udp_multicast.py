@@ -98,17 +98,6 @@ def test_nothing_is_lost_although_the_kernel_drops(make_publisher, make_subscrib
         assert stats.lines[0].kernel_drops > 0 or part < 0.2  # of some hundred datagrams
 
 
-def test_a_lost_tail_is_repaired(connect, endpoint):
-    publisher, subscriber = connect(endpoint)
-    publisher.publish("t", "first")
-    assert subscriber.receive(60).value == "first"
-    lose_datagrams(subscriber, 1.0)
-    publisher.publish("t", "the tail")
-    time.sleep(0.05)
-    lose_datagrams(subscriber, 0)
-    assert subscriber.receive(60).value == "the tail"
-
-
 def test_flow_control_spares_a_small_buffer(make_publisher, make_subscriber, endpoint):
     publisher = make_publisher(endpoint)
     small = p2pmsg.config.MulticastSubscriberConfig(buffer_bytes=512 * 1024)

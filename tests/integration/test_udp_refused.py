@@ -252,17 +252,6 @@ def test_a_receiver_says_once_that_its_interface_is_away_and_when_it_is_back(wir
         child.communicate()
 
 
-FEED = """
-    import sys, threading, p2pmsg
-    over = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
-    with p2pmsg.Publisher(sys.argv[1], name="feed") as publisher:
-        while not over.wait(0.01):
-            publisher.publish("t", 0)
-"""
-LISTEN = "import sys; from p2pmsg.cli import main; sys.exit(main(sys.argv[1:]))"
-
-
 def test_a_publisher_that_may_not_send_accepts_messages_and_says_why(caplog):
     with (
         caplog.at_level(logging.WARNING, logger="p2pmsg"),

@@ -1,6 +1,5 @@
 """Sealed multicasts on real sockets: who reads them, who does not, and what a stranger can do."""
 
-import asyncio
 import contextlib
 import logging
 import socket
@@ -8,7 +7,7 @@ import time
 
 import pytest
 
-from p2pmsg import aio, wire
+from p2pmsg import wire
 from p2pmsg.config import (
     MulticastPublisherConfig,
     MulticastSubscriberConfig,
@@ -269,29 +268,6 @@ def test_who_loses_the_right_to_all_topics_loses_the_keys(
     assert one.receive(60).value == 2
     assert "subscribe" in str(refusal(other))
     assert other.stats().delivered == 1
-
-
-@pytest.mark.internal
-@pytest.mark.parametrize("source", ["group", "signed"])
-def test_in_an_event_loop(endpoint, peers, source):
-    config = PublisherConfig(multicast=MulticastPublisherConfig(source=source))
-
-    async def run():
-        security = peers.security("pub", "sub")
-        async with (
-            aio.Publisher(endpoint, security=security, config=config) as publisher,
-            aio.Subscriber(pinned(endpoint, peers), security=peers.security("sub")) as subscriber,
-        ):
-            await publisher.wait_for_subscribers(1, 60)
-            for start in range(0, 1000, 100):
-                publisher.publish_many("t", list(range(start, start + 100)))
-                publisher.rotate_keys()
-                await asyncio.sleep(0.005)
-            got = [(await subscriber.receive(60)).value for _ in range(1000)]
-            assert got == list(range(1000))
-            assert publisher._peer.sender.multicast.keys.rotations > 0
-
-    asyncio.run(run())
 
 
 def test_a_relay_reads_a_sealed_group(make_publisher, make_relay, make_subscriber, endpoint, peers):

@@ -5,7 +5,6 @@ from collections import deque
 from p2pmsg.queue.frames import Report
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.puller_core import Process, PullerCore
-from p2pmsg.queue.taking import Batch
 from p2pmsg.wire import Kind, control_frame
 
 MS = 1_000_000
@@ -54,50 +53,6 @@ class Connection:
         self.node.lost_connection(self)
 
 
-class Channel:
-    """A PUSH socket for one worker, and its PULL: ordered, and what is under way may be lost."""
-
-    def __init__(self, world):
-        world.identities += 1
-        self.endpoint = f"channel {world.identities}"
-        self.world = world
-        self.node = None
-        self.connections = 0
-        self.is_open = True
-        self._due_ns = 0
-        world.channels[self.endpoint] = self
-
-    @property
-    def is_connected(self):
-        return self.node is not None
-
-    def connect(self, node):
-        if self.is_open and node.channel is self:
-            self.node = node
-            self.connections += 1
-            self.world.pusher.service()
-
-    def send(self, frame):
-        if self.node is None:
-            return False
-        world = self.world
-        self._due_ns = max(self._due_ns + 1, world.now + round(world.rng.uniform(0.05, 20) * MS))
-        world.at(self._due_ns, self._arrive, frame, self.node, self.connections)
-        return True
-
-    def _arrive(self, frame, node, connections):
-        if self.is_open and node is self.node and connections == self.connections:
-            node.receive_job(self, frame)
-
-    def cut(self):
-        node, self.node = self.node, None
-        if node is not None:  # ZeroMQ connects again
-            self.world.after(self.world.rng.uniform(50, 300), self.connect, node)
-
-    def close(self):
-        self.is_open, self.node = False, None
-
-
 class WorkerNode:
     """A worker's process: it dies, and is started again under another id."""
 
@@ -113,7 +68,6 @@ class WorkerNode:
         self.busy = {}
         self.waiting_for_pusher = False
         self._timer_ns = None
-        self.channel = None
 
     def start(self):
         world = self.world
@@ -124,9 +78,7 @@ class WorkerNode:
         self.line = PullerCore(
             self.pid, f"w{self.pid}", world.profile.prefetch, Process(host, self.pid, 1),
             ceiling=world.profile.prefetch_ceiling, now_ns=world.now,
-            batch=Batch() if world.profile.by_batch else None,
         )  # fmt: skip
-        self.channel, self._missing_ns = None, 0
         self.busy = dict.fromkeys(range(world.profile.threads))
         self.pipe.clear()
         self.inbox.clear()
@@ -167,29 +119,8 @@ class WorkerNode:
         self.line.receive(frame, now_ns=self.world.now)
         self.service()
 
-    def receive_job(self, channel, frame):
-        if self.line is not None and channel is self.channel and not self.stopped:
-            self.line.receive(frame, now_ns=self.world.now)
-            self.service()
-
-    def _follow_channel(self):
-        """Do what a puller's peer does with its PULL socket."""
-        line, world, channel = self.line, self.world, self.channel
-        if line.endpoint != (channel.endpoint if channel is not None else ""):
-            if channel is not None:
-                channel.node = None
-            self.channel = world.channels.get(line.endpoint)
-            if self.channel is not None:
-                world.after(world.rng.uniform(0.1, 30), self.channel.connect, self)
-        if not line.is_missing:
-            self._missing_ns = world.now
-        elif channel is None or channel.connections > 1 or world.now > self._missing_ns + 2000 * MS:
-            self._missing_ns = world.now
-            line.rejoin(now_ns=world.now)
-
     def service(self):
         line, now = self.line, self.world.now
-        self._follow_channel()
         line.handle_timer(now_ns=now)
         self._check_gone()
         for thread, job in self.busy.items():
@@ -273,7 +204,7 @@ class WorkerNode:
             self.line.discard(job, "never")
         else:
             how = "ack"
-            job.ack()  # by the batch that comes when the next one is taken
+            job.ack()
         world.history.ended(self.pid, job, how, self._hold_end())
         if rng.random() < profile.mischief:
             self.line.ack(job)
@@ -328,9 +259,7 @@ class WorkerNode:
                 self.connection.cut()
 
     def cuts(self):
-        if self.channel is not None and self.world.rng.random() < 0.5:
-            self.channel.cut()
-        elif self.line is not None and self.connection is not None:
+        if self.line is not None and self.connection is not None:
             self.connection.cut()
 
     def stalls(self):

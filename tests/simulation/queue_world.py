@@ -19,7 +19,7 @@ from p2pmsg.queue.journal.records import (
 )
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.rules import Given, JobQueue, JobRun, QueuedJob, QueueLimits
-from tests.simulation.queue_nodes import Channel, HostileNode, WorkerNode
+from tests.simulation.queue_nodes import HostileNode, WorkerNode
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000 * 10**9
@@ -51,7 +51,6 @@ class Profile:
     system_crashes: int = 0
     shortenings: int = 0
     synced: bool = False
-    by_batch: bool = False
 
 
 class World:
@@ -65,12 +64,11 @@ class World:
         self._events = []
         self._count = 0
         self.identities = 0
-        self.channels = {}
         self.alive_processes = set()
         self.limits = QueueLimits(
             ack_timeout=1.0, deliveries_max=4, retry_delay=0.005, retry_max=0.05, dedup_window=60.0,
             grace=0.2, hold_timeout=0.6, extend_max=0.5, reject_delay_max=0.1, ahead=0.1,
-            failures_max=30, pause=0.05, pause_max=0.2, by_batch=profile.by_batch,
+            failures_max=30, pause=0.05, pause_max=0.2,
         )  # fmt: skip
         self.healing = False
         self.pusher = Pusher(self)
@@ -136,7 +134,6 @@ class Pusher:
         self.disk = Disk(world.rng, is_synced=world.profile.synced)
         self.pushes_ended = False
         self.connections = {}
-        self.channels = {}
         self._timer_ns = None
         self.generation = 0
         self._start()
@@ -170,7 +167,7 @@ class Pusher:
         )
         self.core = PusherCore(
             self.queue, name="pusher", session=state.session, incarnation=first_delivery,
-            job_timeout=0.0 if world.profile.by_batch else 0.4, is_gone=self._is_gone,
+            job_timeout=0.4, is_gone=self._is_gone,
         )  # fmt: skip
         self.core.restore(state, now_ns=world.now)
 
@@ -189,7 +186,7 @@ class Pusher:
             self.world.after(20, self.push, number)
             return
         world, rng, store = self.world, self.world.rng, self.queue.store
-        kind = 1.0 if world.profile.by_batch else rng.random()
+        kind = rng.random()
         sequence = self.sequence
         pushed_ns = WALL_NS + world.now
         key = f"k{rng.randrange(world.profile.keys)}" if kind < 0.6 else None
@@ -250,31 +247,10 @@ class Pusher:
             connection = self.connections.get(identity)
             if connection is not None:
                 connection.down(frame)
-        self._serve_channels()
         due_ns = self.core.next_deadline_ns(now_ns=now)
         if due_ns is not None and (self._timer_ns is None or due_ns < self._timer_ns):
             self._timer_ns = max(due_ns, now + 1)
             self.world.at(self._timer_ns, self._timer, self._timer_ns, self.generation)
-
-    def _serve_channels(self):
-        """Do what a pusher's peer does with its PUSH sockets."""
-        core, channels = self.core, self.channels
-        while core.wanted:
-            worker = core.wanted.popleft()
-            channels.pop(worker, Channel(self.world)).close()
-            channels[worker] = Channel(self.world)
-            core.on_channel(worker, channels[worker].endpoint)
-        for worker in channels.keys() - core.channels:
-            channels.pop(worker).close()
-        for worker in core.blocked():
-            core.on_space(worker, has_space=channels[worker].is_connected)
-        while core.job_frames:
-            worker, frame = core.job_frames.popleft()
-            channel = channels.get(worker)
-            if channel is None or not channel.send(frame):
-                core.on_space(worker, has_space=False)
-        if core.wanted or core.outbox:
-            self.service()
 
     def _timer(self, due_ns, generation):
         if generation == self.generation and self.alive and self._timer_ns == due_ns:

@@ -27,10 +27,6 @@ PROFILES = {
     "synced": Profile(system_crashes=3, pusher_crashes=1, synced=True),
     "hostile": Profile(hostile=5, cuts=2, pusher_crashes=1),
     "shorter": Profile(shortenings=4, cuts=2, stalls=4, stops=3, hang=0.2, slow=True),
-    "batch": Profile(
-        by_batch=True, jobs=60, prefetch=16, reject=0.0, crash=0.01, cuts=6,
-        stalls=1, stops=2, leaves=1,
-    ),
     "all": Profile(
         jobs=30, workers=4, reject=0.1, crash=0.03, hang=0.03, discard=0.02, poison=0.02,
         mischief=0.1, cuts=3, stalls=2, stops=2, leaves=2, pusher_crashes=2, threads=2,

@@ -34,6 +34,9 @@ FAULTS = {
     "by the batch": {"by_batch": True},
     "by the batch, connections end": {"by_batch": True, "lossy": 0.02},
     "by the batch, workers die": {"by_batch": True, "worker_kills": 8.0},
+    "by the batch, everything": {
+        "by_batch": True, "lossy": 0.01, "delay": (0.001, 0.1), "worker_kills": 3.0,
+    },
 }  # fmt: skip
 """Kills happen so often a second, on average."""
 
