@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Iterator
+from functools import partial
 
 import recovery.log
 from p2pmsg.checks import checked
-from p2pmsg.publisher.log import log_errors
+from p2pmsg.publisher.log import log_errors, refuse_queue
 from p2pmsg.publisher.tail_frames import count_of, frame_of
 from p2pmsg.wire import Frame, FrameError
 from recovery.log import Finding, LogConfig, LogStore, StreamSummary
@@ -74,14 +75,15 @@ def repair(directory: Directory) -> Unkept:
     Subscribers get what could not be kept as lost (crash).
 
     Args:
-        directory: of a log that nobody writes.
+        directory: of a log that nobody writes; it may be a queue's.
 
     Raises:
-        LogError: there is no log; `LogInUseError`: a publisher has it.
+        LogError: there is no log; `LogInUseError`: a publisher, or a pusher, has it.
 
     """
     with log_errors():
-        return recovery.log.repair(directory, _stream_of)
+        session = recovery.log.LogReader(directory).session
+        return recovery.log.repair(directory, partial(_stream_of, session))
 
 
 def truncate(
@@ -99,15 +101,22 @@ def truncate(
 
     Raises:
         LogError: there is no log; `LogInUseError`: a publisher has it.
+        LogFormatError: it is the log of a queue, which keeps what is not done.
 
     """
     with log_errors():
+        streams = recovery.log.LogReader(directory).streams()
+        refuse_queue(str(directory), [(stream.session, stream.topic) for stream in streams])
         return recovery.log.truncate(directory, before_ns=before_ns, bytes_max=bytes_max)
 
 
-def _stream_of(data: bytes) -> tuple[int, str]:
+def _stream_of(session: int | None, data: bytes) -> tuple[int, str]:
     try:
         frame = Frame(data)
     except FrameError as error:
-        raise ValueError(f"no frame: {error}") from error
+        if session is None:
+            raise ValueError(f"no frame: {error}") from error
+        from p2pmsg.queue.journal.file import topic_of  # few have a queue
+
+        return session, topic_of(data)
     return frame.session, frame.topic

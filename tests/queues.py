@@ -1,6 +1,7 @@
-"""Queues whose limits a test chooses."""
+"""Queues whose limits a test chooses, and the files of their logs."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from p2pmsg.queue.rules import JobQueue, QueueLimits
 
@@ -11,6 +12,11 @@ def job_queue(*, wall_offset_ns=0, first_delivery=0, records=False, **limits):
         QueueLimits(**limits), wall_offset_ns=wall_offset_ns, first_delivery=first_delivery,
         records=records,
     )  # fmt: skip
+
+
+def segments(folder):
+    """Return the segments of a queue's log, oldest first."""
+    return sorted(Path(folder).glob("*.log"))
 
 
 def with_limits(queue, **limits):

@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from p2pmsg import log
@@ -14,8 +13,6 @@ from p2pmsg.cli import text
 from p2pmsg.cli.arguments import COUNT, JSON, byte_count, is_terminal, moment
 from p2pmsg.cli.command import UsageError, command, note, one_line, option
 from p2pmsg.cli.log_access import DIRECTORY, PART, Reading, as_rate, open_log
-from p2pmsg.queue import repair as repair_queue
-from p2pmsg.queue import segments
 from p2pmsg.toolkit import to_json
 
 _TITLES = (
@@ -188,27 +185,21 @@ def repair(arguments: argparse.Namespace) -> int:
     For example:
       p2pmsg log repair var/prices
     """
-    directory = arguments.directory
-    lines = _repair_queue(directory) if segments(Path(directory)) else _repair_log(directory)
+    lines = _repair_log(arguments.directory)
     for line in lines:
         print(one_line(line))
     print("everything else was kept" if lines else "there is nothing to repair")
     return 1 if lines else 0
 
 
-def _repair_queue(directory: str) -> list[str]:
-    unkept = repair_queue(directory)
-    places = [f"{path}:{at}: {size} bytes" for path, at, size in unkept.places]
-    return [*places, *(f"jobs [{start}, {stop}) are gone" for start, stop in unkept.jobs)]
-
-
 def _repair_log(directory: str) -> list[str]:
     unkept = log.repair(directory)
     places = [f"{place.path}:{place.offset}: {place.what}" for place in unkept.places]
-    return places + [
-        f"at most [{start}, {stop}) of {topic!r} (session {text.session_text(session)}) are gone"
-        for session, topic, start, stop in unkept.messages
-    ]
+    for session, topic, start, stop in unkept.messages:
+        name = topic.removeprefix("\0")  # which the streams of a queue have
+        stream = f"{name!r} (session {text.session_text(session)})"
+        places.append(f"at most [{start}, {stop}) of {stream} are gone")
+    return places
 
 
 @command(

@@ -15,7 +15,6 @@ from p2pmsg.driver.verbs import Blocking, LateError, Verb, Wait
 from p2pmsg.errors import (
     ClosedError,
     LogFailedError,
-    P2PError,
     SendQueueFullError,
     translated,
 )
@@ -23,9 +22,8 @@ from p2pmsg.peers.network import Network
 from p2pmsg.peers.push_sockets import PushSockets
 from p2pmsg.queue import process_id
 from p2pmsg.queue.batching import PushBatch
-from p2pmsg.queue.config import PusherConfig
+from p2pmsg.queue.config import PusherConfig, QueueLogConfig
 from p2pmsg.queue.jobs import QueueIdentity, QueueJobs, ack_timeout_of
-from p2pmsg.queue.journal.file import FileJournal, QueueLogConfig
 from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.pull_access import access_of
 from p2pmsg.queue.stats import PusherStats
@@ -34,20 +32,19 @@ from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
+    from p2pmsg.queue.journal.file import Journal
     from p2pmsg.queue.rules import DeadJob, QueuedJob
     from p2pmsg.security.access_watch import AccessWatch
     from p2pmsg.security.settings import Security
 
 LogChoice = str | os.PathLike[str] | QueueLogConfig | None
-_RECORDS_AT_ONCE: Final = 500
-"""Records of an old segment that are looked at, and copied, between two looks at other work."""
 _ROUNDS_MAX: Final = 16
 _FRAMES_PER_ROUND: Final = 256
 _BYTES_AT_ONCE: Final = 2**18
 """Of frames that are read in one turn: some 2 ms, whatever they say."""
 _TURN_NS: Final = 2_000_000
 """How long a turn goes on where there is always more."""
-_EMPTY_AGAIN_NS: Final = 1_000_000_000
+_SHORTEN_AGAIN_NS: Final = 1_000_000_000
 _NEVER_NS: Final = 2**63
 _NOT_OPEN: Final = "it is not open yet; `async with` opens it, or `await open()`"
 _CLOSED: Final = "it is closed"
@@ -68,7 +65,7 @@ class _Opened(NamedTuple):
     """What a pusher has of the operating system."""
 
     state: JournalState
-    journal: FileJournal | None
+    journal: "Journal | None"
     server: transports.QueueServer
 
     def close(self) -> None:
@@ -100,16 +97,10 @@ class _Opening:
 
 def _open(network: Network, settings: Settings) -> _Opened:
     state = JournalState()
-    journal: FileJournal | None = None
-    if settings.log is not None:
-        try:
-            journal = FileJournal(settings.log, state, boot=process_id.boot_id())
-        except P2PError:
-            raise
-        except OSError as error:
-            what = f"the log {settings.log.directory} cannot be used: {error.strerror or error}"
-            raise LogFailedError(what, error.errno) from error
+    journal = None if settings.log is None else _open_log(settings.log, state)
     try:
+        if journal is not None:
+            journal.begin_run(max(network.wall_ns(), state.deliveries))
         with translated():
             server = network.queue_server(
                 transports.parse_endpoint(settings.endpoint),
@@ -122,6 +113,12 @@ def _open(network: Network, settings: Settings) -> _Opened:
         raise
     warn_if_open(settings.security, server.endpoint)
     return _Opened(state, journal, server)
+
+
+def _open_log(settings: QueueLogConfig, state: JournalState) -> "Journal":
+    from p2pmsg.queue.journal.file import Journal  # not above: most pushers have no log
+
+    return Journal(settings, state)
 
 
 class PusherPeer(Peer):
@@ -152,7 +149,7 @@ class PusherPeer(Peer):
         self._jobs: QueueJobs | None = None
         self._push_sockets: PushSockets | None = None
         self._access: AccessWatch | None = None
-        self._journal: FileJournal | None = None
+        self._journal: Journal | None = None
         self._server: transports.QueueServer | None = None
         self._fds: frozenset[int] = frozenset()
         self._syncs = False
@@ -161,7 +158,7 @@ class PusherPeer(Peer):
         """Calls that bring the log to the disk, or wait for that."""
         self._is_opening = self._is_closing = self._is_shut = self._is_syncing = False
         self._refused_bytes = 0
-        self._announced_ns = self._empty_ns = self._due_ns = 0
+        self._announced_ns = self._shorten_ns = self._due_ns = 0
         if opens:
             self._take(_open(network, settings))
 
@@ -169,9 +166,6 @@ class PusherPeer(Peer):
         state, journal, server = opened
         try:
             jobs = self._made(state, journal, server)
-            if journal is not None:
-                # Now, so that the first turn does not wait for the disk.
-                journal.allow_deliveries(jobs.core.queue.next_delivery)
         except BaseException:
             opened.close()
             raise
@@ -183,7 +177,7 @@ class PusherPeer(Peer):
         self._why = None
 
     def _made(
-        self, state: JournalState, journal: FileJournal | None, server: transports.QueueServer
+        self, state: JournalState, journal: "Journal | None", server: transports.QueueServer
     ) -> QueueJobs:
         settings = self._settings
         security = settings.security
@@ -332,7 +326,7 @@ class PusherPeer(Peer):
         """Leave all to the parent process."""
         self._why, self.batch.stop, self._is_shut = INHERITED, 0, True
         if self._journal is not None:
-            self._journal.forget()
+            self._journal.release()
 
     def _end(self) -> None:
         """Take no job any more, and close the sockets."""
@@ -351,7 +345,7 @@ class PusherPeer(Peer):
     # ------------------------------------------------------------------------------ the disk
 
     def upkeep(self) -> Verb[None] | None:
-        """Bring to the disk what is due, and empty old segments of the log."""
+        """Bring to the disk what is due, and shorten the log."""
         return None if self._settings.log is None else self._keep_up()
 
     def _keep_up(self) -> Verb[None]:
@@ -366,10 +360,10 @@ class PusherPeer(Peer):
                 yield from self._sync(journal)
                 continue
             try:
-                yield from self._empty_oldest(journal)
+                yield from self._shorten(journal)
             except OSError as error:
-                self._empty_ns = self.now_ns() + _EMPTY_AGAIN_NS
-                _log.warning("an old segment of the log could not be emptied: %s", error)
+                self._shorten_ns = self.now_ns() + _SHORTEN_AGAIN_NS
+                _log.warning("the queue's log could not be shortened: %s", error)
 
     def _has_disk_work(self) -> bool:
         journal, now_ns = self._journal, self.now_ns()
@@ -377,9 +371,9 @@ class PusherPeer(Peer):
             return False
         if self._is_syncing:
             return False
-        return journal.due_ns <= now_ns or (journal.has_to_empty and now_ns >= self._empty_ns)
+        return journal.due_ns <= now_ns or (journal.has_to_shorten and now_ns >= self._shorten_ns)
 
-    def _sync(self, journal: FileJournal) -> Verb[bool]:
+    def _sync(self, journal: "Journal") -> Verb[bool]:
         """Force to the disk what was written; return whether it is there, and the log still open.
 
         Where that fails, `journal.broken` says so, and the next turn logs it.
@@ -396,19 +390,22 @@ class PusherPeer(Peer):
             journal.end_sync(pending)
         return journal.broken is None
 
-    def _empty_oldest(self, journal: FileJournal) -> Verb[None]:
-        """Empty the oldest segment, a little at a time; jobs may be pushed in between.
+    def _shorten(self, journal: "Journal") -> Verb[None]:
+        """Delete the oldest segments; what little is of use in them is written again before.
 
-        Where it is left half way, what was copied is there twice, which changes nothing.
+        Where it is left half way, something is there twice, which changes nothing.
         """
-        found = yield Blocking(journal.read_oldest)
-        for at in range(0, len(found), _RECORDS_AT_ONCE):
-            if self._why is not None:
-                return
-            journal.copy(found[at : at + _RECORDS_AT_ONCE])
+        again = journal.begin_shorten()
+        while again and self._why is None:
+            del again[: self.jobs.write_again(again)]
             yield Wait(_let_others)
+        first = journal.first_of_use()
         if self._why is None and (yield from self._sync(journal)):
-            yield Blocking(journal.delete_oldest)
+            pending = journal.begin_delete(*first)
+            if pending is not None:
+                yield Blocking(pending.wait)
+                if self._why is None:
+                    journal.end_delete(pending)
 
     # ------------------------------------------------------------------------------ calls
 
@@ -513,7 +510,7 @@ class PusherPeer(Peer):
         finally:
             self._reaching.discard(may_go_on)
 
-    def _may_go_on(self, journal: FileJournal, stop: int) -> bool:
+    def _may_go_on(self, journal: "Journal", stop: int) -> bool:
         """Whether the log is on the disk up to `stop`, or this call is to bring it there."""
         return journal.synced >= stop or not self._is_syncing
 

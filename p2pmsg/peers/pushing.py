@@ -14,10 +14,9 @@ from p2pmsg.peers.pusher import LogChoice, PusherPeer, Settings
 from p2pmsg.peers.settings import check_name
 from p2pmsg.publisher.batch import PACKING_ERRORS
 from p2pmsg.queue.batching import PushBatch
-from p2pmsg.queue.config import Acknowledge, PusherConfig
+from p2pmsg.queue.config import Acknowledge, PusherConfig, log_settings
 from p2pmsg.queue.dead_letters import DeadLetters, letter_of
 from p2pmsg.queue.jobs import check_batch_config
-from p2pmsg.queue.journal.file import log_settings
 from p2pmsg.queue.stats import PusherStats
 
 if TYPE_CHECKING:

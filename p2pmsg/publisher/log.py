@@ -32,6 +32,8 @@ AHEAD_MAX: Final = 16
 _STEPS_MAX: Final = 4
 _NOTHING: Final[Iterator[Kept]] = iter(())
 _Reading = tuple[bytes, int, str]
+QUEUE_TOPIC: Final = "\0"
+"""Begins the names of a queue's streams: no topic of a publisher has a zero byte."""
 SLOT_BYTES_MAX: Final = 256 * 1024
 """A batch that is gathered in the tail file is not larger; see `PublisherConfig.frame_bytes`."""
 EXPIRE_NS: Final = 1000 * _MS
@@ -118,6 +120,7 @@ class PublisherLog:
         self._ahead: OrderedDict[_Reading, tuple[Kept | None, Iterator[Kept]]] = OrderedDict()
         self.recovered = 0
         try:
+            refuse_queue(str(config.directory), self._writer.streams())
             with log_errors():
                 self._recover(wall_ns)
                 space = min(slot_bytes, SLOT_BYTES_MAX) if self.keeps_batches else 0
@@ -398,6 +401,12 @@ class PublisherLog:
             errors=self._errors,
             retrying=next((one.what for one in self._troubles if one.what is not None), None),
         )
+
+
+def refuse_queue(directory: str, streams: Iterable[tuple[int, str]]) -> None:
+    """Raise `LogFormatError` where a log with these streams is the log of a queue."""
+    if any(topic.startswith(QUEUE_TOPIC) for _, topic in streams):
+        raise LogFormatError(directory, 0, f"{directory} is the log of a queue")
 
 
 @contextmanager

@@ -3,10 +3,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from p2pmsg.queue.config import FRAME_BYTES_MAX, PusherConfig
+from p2pmsg.queue.config import FRAME_BYTES_MAX, PusherConfig, QueueLogConfig
 from p2pmsg.queue.dead_letters import DeadLetter, DeadLetters
 from p2pmsg.queue.job import Job
-from p2pmsg.queue.journal.file import QueueLogConfig
 from p2pmsg.queue.running import acknowledge, reason_of
 from p2pmsg.queue.stats import PullerStats, PusherStats, WorkerStats
 
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from p2pmsg.peers.threads.pusher import Pusher as Pusher
     from p2pmsg.queue.admin import LiveBox as LiveBox
     from p2pmsg.queue.admin import LogBox as LogBox
-    from p2pmsg.queue.journal.reading import segments as segments
-    from p2pmsg.queue.journal.repair import repair as repair
 
 __all__ = [
     "FRAME_BYTES_MAX",
@@ -34,8 +31,6 @@ __all__ = [
     "WorkerStats",
     "acknowledge",
     "reason_of",
-    "repair",
-    "segments",
 ]
 
 _HOMES = {
@@ -43,8 +38,6 @@ _HOMES = {
     "LogBox": "p2pmsg.queue.admin",
     "Puller": "p2pmsg.peers.threads.puller",
     "Pusher": "p2pmsg.peers.threads.pusher",
-    "repair": "p2pmsg.queue.journal.repair",
-    "segments": "p2pmsg.queue.journal.reading",
 }
 
 

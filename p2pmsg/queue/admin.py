@@ -1,6 +1,5 @@
 """Dead letters from outside their pusher: of one that runs, or of a log at rest."""
 
-import math
 import secrets
 import time
 from collections.abc import Sequence
@@ -17,11 +16,11 @@ from p2pmsg.errors import (
     denied_by_peer,
     translated,
 )
-from p2pmsg.queue import frames, process_id
+from p2pmsg.queue import frames
+from p2pmsg.queue.config import QueueLogConfig
 from p2pmsg.queue.dead_letters import DeadLetter, dead_job_of, letter_of
-from p2pmsg.queue.journal.file import FileJournal, QueueLogConfig
-from p2pmsg.queue.journal.reading import read_log
-from p2pmsg.queue.journal.records import JournalState, change_record
+from p2pmsg.queue.journal.file import Journal, read_log
+from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.rules import Dropped, Retried
 from p2pmsg.security.use import curve_client
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
@@ -137,9 +136,7 @@ class LogBox:
         """`retry` or `purge` some, or all, at its pusher's next start; return how many."""
         read_log(self._directory)  # there is a log at all
         state = JournalState()
-        settings = QueueLogConfig(directory=self._directory)
-        boot = process_id.boot_id()
-        journal = FileJournal(settings, state, boot=boot, dedup_window=math.inf)
+        journal = Journal(QueueLogConfig(directory=self._directory), state)
         try:
             chosen = sorted(state.dead) if everything else sequences
             count = 0
@@ -149,10 +146,10 @@ class LogBox:
                     continue
                 count += 1
                 if action == "purge":
-                    journal.append(change_record(Dropped(sequence)))
+                    journal.change(Dropped(sequence))
                     continue
                 dead.job.failures, dead.job.due_ns, dead.job.quarantined = 0, 0, False
-                journal.append(change_record(Retried(dead.job)))
+                journal.change(Retried(dead.job))
             return count
         finally:
             journal.close()

@@ -1,11 +1,13 @@
 """Settings of a pusher, with the reason for each default, and what both ends count with."""
 
-from dataclasses import dataclass
-from typing import Literal
+import os
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from p2pmsg.checks import check_fields
+from p2pmsg.checks import check, check_fields
+from p2pmsg.errors import ConfigError
 
-__all__ = ["PusherConfig"]
+__all__ = ["PusherConfig", "QueueLogConfig"]
 
 IN_FLIGHT_MIN = 1000
 IN_FLIGHT_CEILING = 65_536
@@ -83,3 +85,35 @@ class PusherConfig:
             self, ack_timeout=0.05, deliveries_max=(1, 1_000_000), in_flight_max=1,
             in_flight_bytes_max=1024, message_bytes_max=(64, 2**31 - 1),
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLogConfig:
+    """How a queue's log is kept. `ConfigError` for a value out of its limits."""
+
+    directory: str | os.PathLike[str] = field(kw_only=False)
+    """Made where it is missing; one queue each."""
+
+    fsync: Literal["interval", "always", "never"] = "interval"
+    """When what was written is forced to the disk. A killed process loses nothing with any of them;
+    this is about the operating system. `interval` may cost the pushes of the last 100 ms. With
+    `always` it is on the disk when `push` returns, before a worker gets it and before an
+    acknowledgement is confirmed; threads that push at once share one fsync. `never` leaves it to
+    the system, except before a segment is deleted."""
+
+    segment_bytes: int = 16 * 2**20
+    """Size of a segment: what is settled is deleted by the segment. 16 MiB are read in some 100 ms
+    after a crash."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, segment_bytes=4096)
+        check("directory", self.directory, bool(os.fspath(self.directory)), "a directory")
+
+
+def log_settings(log: Any) -> QueueLogConfig | None:
+    """Return the settings that a user's `log=` means: a directory, or settings."""
+    if log is None or isinstance(log, QueueLogConfig):
+        return log
+    if isinstance(log, str | os.PathLike):
+        return QueueLogConfig(directory=log)
+    raise ConfigError("log", "a directory, QueueLogConfig or None", log)

@@ -8,6 +8,7 @@
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,22 +25,24 @@ from p2pmsg.queue.config import (
     LINGER_NS,
     PusherConfig,
 )
-from p2pmsg.queue.journal.file import FileJournal
-from p2pmsg.queue.journal.records import JournalState, change_record, push_record
+from p2pmsg.queue.journal.records import JournalState, change_record, given_record, seen_record
 from p2pmsg.queue.pusher_core import IsGone, PusherCore
 from p2pmsg.queue.rules import (
     PRIORITY_MAX,
     BreakerState,
+    Died,
     Given,
     JobQueue,
     JobRun,
     QueuedJob,
     QueueLimits,
+    Retried,
 )
 from p2pmsg.queue.stats import PusherStats, WorkerStats
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
+    from p2pmsg.queue.journal.file import Journal
     from p2pmsg.queue.pull_access import PullAccess
 
 _ACK_TIMEOUT_S: Final = 30.0
@@ -67,6 +70,9 @@ FRAMES_AT_ONCE: Final = 8
 """Frames of jobs, of 256 KiB each, between two looks at the time."""
 _RECORDS_AT_ONCE: Final = 256
 """Changes that are written in one step: 1 to 2 ms."""
+_AGAIN_BYTES: Final = 256 * 1024
+_AGAIN_JOBS: Final = 250
+"""Of jobs that are written again in one step."""
 _KEPT_BACK_MAX: Final = 4096
 """Frames that wait for the disk; nothing is read while there are more."""
 
@@ -116,7 +122,7 @@ class QueueJobs:
         config: PusherConfig,
         identity: QueueIdentity,
         state: JournalState,
-        journal: FileJournal | None,
+        journal: "Journal | None",
         *,
         now_ns: int,
         wall_ns: int,
@@ -220,10 +226,10 @@ class QueueJobs:
         if journal is not None:
             batch.next = sequence + 1  # first, so that after Ctrl-C no other job gets it
             try:
-                journal.append(push_record(job))
-            except OSError as error:
+                journal.push(job)
+            except LogFailedError:
                 batch.next = sequence
-                raise journal.failed(error) from error
+                raise
         batch.next = sequence + 1
         if self._syncs and journal is not None:
             self._unsynced.append((journal.written, job))
@@ -413,7 +419,7 @@ class QueueJobs:
                 process = None
                 if isinstance(change, Given):
                     process = self.core.process_of(change.worker)
-                journal.append(change_record(change, process))
+                journal.change(change, process)
                 written += 1
                 self._has_changes = True
             journal.allow_deliveries(self.core.queue.next_delivery)
@@ -431,6 +437,42 @@ class QueueJobs:
         finally:
             del changes[:written]
         return not self.is_failing
+
+    def write_again(self, sequences: Sequence[int]) -> int:
+        """Write some jobs again as they are now, so that older records of them can be deleted.
+
+        Returns how many of `sequences`, at least one, that was done for.
+        """
+        journal = self._journal
+        assert journal is not None
+        unsynced = self._unsynced[0][1].sequence if self._unsynced else _NEVER_NS
+        count = size = 0
+        for sequence in sequences[:_AGAIN_JOBS]:
+            count += 1
+            if sequence < unsynced:  # those that wait for the disk were written just now
+                size += journal.write_again(sequence, self._records_of(sequence))
+            if size > _AGAIN_BYTES:
+                break
+        return count
+
+    def _records_of(self, sequence: int) -> list[bytes]:
+        """Return the records that say all of a job that is to be known after a restart."""
+        store, core = self._store, self.core
+        dead, job = store.dead.get(sequence), store.find(sequence)
+        if dead is not None:
+            return [change_record(Died(dead))]
+        if job is not None:
+            records = [change_record(Retried(job))]
+            if job.key is not None and job.holder:
+                delivery, process = core.queue.next_delivery - 1, core.process_of(job.holder)
+                records.append(given_record(job.holder, delivery, [sequence], process))
+            return records
+        assert self._journal is not None
+        name = self._journal.message_id(sequence)
+        seen_ns = None if name is None else store.dedup.seen_at_ns(name, sequence)
+        if name is None or seen_ns is None:
+            return []
+        return [seen_record(name, sequence, store.wall_ns(seen_ns))]
 
     def _on_log_failure(self, error: OSError) -> None:
         assert self._journal is not None
@@ -482,8 +524,6 @@ class QueueJobs:
         self._unsynced = deque(each for each in self._unsynced if not store.knows(each[1].sequence))
         self._unsynced_bytes = sum(job.size for _, job in self._unsynced)
         if self._journal is not None:
-            unsynced = (job for _, job in self._unsynced)
-            self._journal.resync([*store.open_jobs(), *unsynced], store.dead.list())
             self._needed = self._journal.written
         self.is_gathering = False
 

@@ -180,11 +180,11 @@ class PusherCore:
             state.holders.clear()
         for job, holder in state.jobs():
             store.restore(job, holder, now_ns=now_ns)
-        holders = {holder for holder, _ in state.holders.values()}
+        holders = set(state.holders.values())
         self._absent = {w: state.processes[w] for w in holders if w in state.processes}
         for dead in sorted(state.dead.values(), key=lambda dead: dead.at_ns):
             store.keep_dead(dead)
-        # As they are forgotten: in the log, copies come late.
+        # As they are forgotten: in the log they may have been written again.
         for message_id, (sequence, pushed_ns) in sorted(state.seen.items(), key=lambda i: i[1][1]):
             age_ns = max(0, store.wall_ns(now_ns) - pushed_ns)
             store.dedup.add(message_id, sequence, now_ns=now_ns - age_ns)
@@ -240,7 +240,7 @@ class PusherCore:
 
     def process_of(self, worker_id: int) -> Process:
         """Return the process of a worker."""
-        return self._processes.get(worker_id, Process())
+        return self._processes.get(worker_id) or self._absent.get(worker_id, Process())
 
     def probe(self) -> None:
         """Send every worker that has jobs, or a socket, a frame: a broken connection refuses it."""

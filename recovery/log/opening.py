@@ -216,6 +216,8 @@ def _open_segment(
         segment = SegmentIndex(number)
         result = scan(store, segment)
         found.scanned += 1
+        for key, start, stop in [*result.holes, *_find_ends(segment, former)]:
+            found.holes.setdefault(key, []).append((start, stop))
         if not is_last and result.file_bytes < SEGMENT_HEADER.size:
             # The operating system crashed before any of it was on the disk.
             found.bytes_cut += result.file_bytes
@@ -225,8 +227,6 @@ def _open_segment(
         if is_last or segment.size:
             _mend(store, result, found, is_last=is_last)
         found.findings += result.findings
-        for key, start, stop in [*result.holes, *_find_ends(segment, former)]:
-            found.holes.setdefault(key, []).append((start, stop))
         if not is_last:
             segment.is_closed = True
             if segment.size:
@@ -258,12 +258,15 @@ def _mend(store: LogStore, result: Scan, found: _Found, *, is_last: bool) -> Non
 def _find_ends(
     segment: SegmentIndex, former: SegmentIndex | None
 ) -> Iterator[tuple[Key, int, int]]:
-    """Yield what a segment has no more at its end, by the index of an earlier time."""
+    """Yield what a segment has no more at its ends, by the index of an earlier time."""
     for key, had in () if former is None else former.streams.items():
         stream = segment.streams.get(key)
-        start = had.start if stream is None or not stream.frames else stream.stop
-        if had.frames and start < had.stop:
-            yield key, start, had.stop
+        start = stop = had.stop
+        if stream is not None and stream.frames:
+            start, stop = stream.start, stream.stop
+        for gone in ((had.start, start), (stop, had.stop)):
+            if had.frames and gone[0] < gone[1]:
+                yield key, *gone
 
 
 def _keep_tails(index: SegmentIndex | None, state: LogState | None) -> None:

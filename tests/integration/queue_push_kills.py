@@ -6,7 +6,6 @@ a pipe what `push` returned, after it returned. It is killed at a random moment.
 It prints what it saw as JSON.
 """
 
-import contextlib
 import fcntl
 import json
 import os
@@ -19,8 +18,9 @@ import time
 from random import Random
 
 import p2pmsg
-from p2pmsg.queue.journal.file import QueueLogConfig
-from p2pmsg.queue.journal.reading import read_log, segments
+from p2pmsg.queue import QueueLogConfig
+from p2pmsg.queue.journal.file import read_log
+from tests.queues import segments
 
 _RETURNED = struct.Struct("!QIQ")  # sequence, thread, number
 _CONFIG = p2pmsg.queue.PusherConfig(in_flight_max=10**9, in_flight_bytes_max=2**40)
@@ -88,15 +88,9 @@ def main(folder, fsync, threads, rounds, seed):
         for sequence, thread, number in kill_one(folder, fsync, int(threads), rng):
             assert sequence not in returned, f"sequence {sequence} was given twice"
             returned[sequence] = (thread, number)
-        if segments_of(folder):
+        if segments(folder):
             more = check(folder, returned)
     print(json.dumps({"returned": len(returned), "more": more}))
-
-
-def segments_of(folder):
-    with contextlib.suppress(OSError):
-        return segments(p2pmsg.queue.journal.reading.Path(folder))
-    return []
 
 
 if __name__ == "__main__":

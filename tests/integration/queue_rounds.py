@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import p2pmsg
-from p2pmsg.queue.journal.reading import read_log
+from p2pmsg.queue.journal.file import read_log
 
 WORKERS = 3
 KEYS = 12

@@ -8,12 +8,13 @@ import pytest
 import p2pmsg
 from p2pmsg.errors import ClosedError
 from p2pmsg.peers.loop.pusher import Pusher
-from p2pmsg.queue.journal.file import QueueLogConfig
-from p2pmsg.queue.journal.reading import read_log, segments
+from p2pmsg.queue import QueueLogConfig
+from p2pmsg.queue.journal.file import read_log
 from recovery import platform
 from tests.integration.aio import run
 from tests.integration.aio_peers import a_queue, eventually
 from tests.integration.peers import LOOPBACK
+from tests.queues import segments
 
 
 def test_it_is_used_only_when_it_is_open(tmp_path):

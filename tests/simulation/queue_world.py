@@ -10,13 +10,7 @@ import random
 from collections import defaultdict
 from dataclasses import dataclass
 
-from p2pmsg.queue.journal.records import (
-    JournalState,
-    change_record,
-    closed_record,
-    head_record,
-    push_record,
-)
+from p2pmsg.queue.journal.records import JournalState, change_record, push_record, run_record
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.rules import Given, JobQueue, JobRun, QueuedJob, QueueLimits
 from tests.simulation.queue_nodes import HostileNode, WorkerNode
@@ -326,7 +320,7 @@ class Disk:
         self._is_synced = is_synced
         self._synced = 0
         self._pushes = {}
-        self._is_short = False
+        self._is_incomplete = False
         self._next_sequence = self._next_delivery = 0
 
     def open(self):
@@ -334,19 +328,13 @@ class Disk:
         state = JournalState()
         for record in self.records:
             state.apply(record)
-        crashed = state.session is not None and state.boot != f"boot {self.boots}"
-        state.has_crashed = crashed and not (state.is_closed or state.is_synced)
-        if state.has_crashed:
-            state.next_sequence += SKIPPED
-        if self._is_short:  # the file next to the segments says where the log ended
-            state.is_short, self._is_short = True, False
-            state.next_sequence = max(state.next_sequence, self._next_sequence)
-        state.deliveries = max(state.deliveries, self._next_delivery)  # by the clock
+        if self._is_incomplete:  # the segment log says what was used at most
+            state.is_incomplete, self._is_incomplete = True, False
+            state.next_sequence = max(state.next_sequence, self._next_sequence + SKIPPED)
+        state.deliveries = max(state.deliveries, self._next_delivery)  # which are reserved
         state.session = SESSION
         self._next_sequence, self._next_delivery = state.next_sequence, state.deliveries
-        self._write(
-            head_record(SESSION, state.next_sequence, f"boot {self.boots}", self._is_synced)
-        )
+        self._write(run_record(state.deliveries, []))
         self.sync()
         return state
 
@@ -363,17 +351,15 @@ class Disk:
     def sync(self):
         self._synced = len(self.records)
 
-    def close(self):
-        self._write(closed_record())
-
     def crash(self):
         """Lose what was not synced, or the end of it; return the sequences pushed in it."""
         self.boots += 1
+        self._is_incomplete = not self._is_synced
         return self._cut(self._rng.randint(self._synced, len(self.records)))
 
     def shorten(self):
         """Lose the end although it was written; return the sequences pushed in it."""
-        self._is_short = True
+        self._is_incomplete = True
         return self._cut(self._rng.randint(max(0, len(self.records) - 20), len(self.records)))
 
     def _cut(self, kept):

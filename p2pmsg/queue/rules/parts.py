@@ -224,6 +224,11 @@ class DedupWindow:
         seen = self._ids.get(message_id)
         return seen[0] if seen is not None else None
 
+    def seen_at_ns(self, message_id: str, sequence: int) -> int | None:
+        """Return when the id was seen with that sequence, or None."""
+        seen = self._ids.get(message_id)
+        return seen[1] if seen is not None and seen[0] == sequence else None
+
     def add(self, message_id: str, sequence: int, *, now_ns: int) -> None:
         """Remember an id that was not known."""
         if len(self._ids) >= self._ids_max:

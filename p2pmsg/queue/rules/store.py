@@ -188,9 +188,13 @@ class JobStore:
         """Whether this is the first of a run that is not done, or a job on its own."""
         return sequence in self._runs or sequence in self._jobs
 
-    def open_jobs(self) -> list[QueuedJob]:
-        """Return the jobs on their own that are neither done nor dead."""
-        return [*self._jobs.values()]
+    def find(self, sequence: int) -> QueuedJob | None:
+        """Return a job that is neither done nor dead: the first of a run, or one on its own."""
+        run = self._runs.get(sequence)
+        first = None if run is None else next(iter(run.open_jobs()), None)
+        if first is None or first.sequence != sequence:
+            return self._jobs.get(sequence)
+        return first
 
     def _take_over(self, job: QueuedJob, holder: int | None, now_ns: int) -> None:
         self._jobs[job.sequence] = job
@@ -385,7 +389,8 @@ class JobStore:
         job = dead.job
         self._jobs[sequence] = job
         self.dead.remove(sequence)
-        job.failures, job.due_ns, job.ready_ns, job.quarantined, job.cuts = 0, 0, 0, False, 0
+        job.failures = job.due_ns = job.ready_ns = job.cuts = job.holder = 0
+        job.quarantined = False
         self.in_flight += 1
         self.bytes += job.size
         self.retried += 1
