@@ -133,12 +133,6 @@ class Application:
         """Answer a request; raises `RejectedError`."""
         raise NotImplementedError
 
-    async def _respond_health(
-        self, send: Send, failure: str | None, headers: Mapping[str, str], well: str = "ok"
-    ) -> None:
-        """Say whether it works: 200, or 503 and why not."""
-        await self._respond(send, 503 if failure else 200, headers, failure or well)
-
     async def _respond(
         self, send: Send, status: int, headers: Mapping[str, str], body: str | bytes = b""
     ) -> None:

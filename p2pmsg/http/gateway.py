@@ -212,19 +212,20 @@ class Gateway(Application):
 
     def stats(self) -> GatewayStats:
         """Return the counters as they are now."""
-        counts, fanout = self._counts, self._fanout
-        upstream = self._upstream
-        counts.messages, counts.lost = fanout.messages, fanout.losses
-        counts.malformed = fanout.malformed
-        counts.connected = 0 if upstream is None else upstream.connected
-        counts.rejected = dict(self.rejected)
+        fanout, upstream = self._fanout, self._upstream
+        failing, log = None, None
         if self._publishing is not None:
-            counts.failing = self._publishing.failing()
-            log = getattr(self._publisher.stats(), "log", None)
-            if log is not None:
-                counts.log_errors = log.errors
-                counts.failing = counts.failing or log.retrying
-        return replace(counts)
+            failing, log = self._publishing.failing(), getattr(self._publisher.stats(), "log", None)
+        return replace(
+            self._counts,
+            messages=fanout.messages,
+            lost=fanout.losses,
+            malformed=fanout.malformed,
+            connected=0 if upstream is None else upstream.connected,
+            rejected=dict(self.rejected),
+            log_errors=0 if log is None else log.errors,
+            failing=failing or (None if log is None else log.retrying),
+        )
 
     # ------------------------------------------------------------------------------ the server
 
@@ -237,7 +238,7 @@ class Gateway(Application):
         self.stop()
         if self._upstream is not None:
             await self._upstream.close()
-        await asyncio.get_running_loop().run_in_executor(None, self._pool.close)
+        await self._pool.close()
         if self._publishing is not None:
             self._publishing.threads.shutdown(wait=False)
 
@@ -272,7 +273,8 @@ class Gateway(Application):
         if path in _OWN and method not in ("GET", "HEAD"):
             raise RejectedError(405, "method", "GET it", headers={"allow": "GET, HEAD, OPTIONS"})
         if path in ("/health", "/health/streams"):
-            await self._respond_health(send, self._unhealthy(posts=path == "/health"), cross)
+            failure = self._unhealthy(posts=path == "/health")
+            await self._respond(send, 503 if failure else 200, cross, failure or "ok")
             return
         if path == "/":
             page = resources.files("p2pmsg.http").joinpath("page.html").read_bytes()

@@ -1,21 +1,20 @@
 """One subscriber for all connections, and readers of ranges for those that come back."""
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from p2pmsg.aio import Subscriber
+from p2pmsg.aio.reader import RangeReader
 from p2pmsg.errors import ClosedError, Loss, LossReason, LossReport, P2PError, SecurityError
 from p2pmsg.http.encoding import Format, encode_batch, encode_event, report_fields
 from p2pmsg.http.fanout import Fanout
 from p2pmsg.http.resume import Key, around, entry, single_topic
 from p2pmsg.message import MessageBatch
-from p2pmsg.reader import RangeReader
 from p2pmsg.toolkit import own_log as _log
 
 if TYPE_CHECKING:
@@ -32,15 +31,17 @@ _REFRESH_S: Final = 0.02
 _WATCH_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Range:
-    """A range that a connection misses, and what is around its events.
+    """A range that a connection misses, and its events as far as they were read.
 
     Attributes:
         key: the stream.
-        start, stop: the range.
+        start, stop: what is left of the range.
         form: how values are written.
         before, after: what stands around the sequence in ids.
+        events: what was read.
+        size: of that, in bytes.
 
     """
 
@@ -50,6 +51,20 @@ class Range:
     form: Format
     before: str
     after: str
+    events: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, item: MessageBatch | LossReport) -> None:
+        """Take what comes next."""
+        if isinstance(item, MessageBatch):
+            chunk, _ = encode_batch(item, self.form, self.before, self.after)
+            self.start = item.sequence + len(item)
+        else:
+            self.start = item.stop
+            event_id = f"{self.before}{item.stop - 1}{self.after}"
+            chunk = encode_event("loss", report_fields(item), event_id)
+        self.events.append(chunk)
+        self.size += len(chunk)
 
 
 def range_of(
@@ -67,7 +82,7 @@ def range_of(
 
 
 class RangePool:
-    """Reads ranges in threads, from whichever endpoint has them.
+    """Reads ranges, from whichever endpoint has them.
 
     Args:
         endpoints: of publishers and relays.
@@ -84,10 +99,9 @@ class RangePool:
         waits = [_SHORT_S, timeout] if len(asked) > 1 else [timeout]
         self._attempts = [(each, min(wait, timeout)) for wait in waits for each in asked]
         self._idle: dict[str, list[RangeReader]] = {each: [] for each in asked}
-        self._busy: set[RangeReader] = set()
-        self._lock = threading.Lock()
+        self._reads: set[asyncio.Task[tuple[bytes, int]]] = set()
+        self._places = asyncio.Semaphore(_READERS)
         self._closed = False
-        self._threads = ThreadPoolExecutor(_READERS, "http-read")
 
     async def read(self, wanted: Range) -> tuple[bytes, int] | None:
         """Return events from the beginning of a range, and the sequence after the last of them.
@@ -96,88 +110,65 @@ class RangePool:
         """
         if self._closed:
             return None
-        reading = asyncio.get_running_loop().run_in_executor(self._threads, self._read, wanted)
+        reading = asyncio.ensure_future(self._read(wanted))
+        self._reads.add(reading)
+        reading.add_done_callback(self._reads.discard)
         try:
             await asyncio.wait([reading])
         finally:
             reading.cancel()
-        if self._closed:  # what does not come any more is not lost
-            if not reading.cancelled():
-                reading.exception()
-            return None
-        return reading.result()
+        return None if reading.cancelled() else reading.result()
 
     def stop(self) -> None:
-        """End all reads, also those that wait for a thread."""
-        with self._lock:
-            self._closed = True
-            for reader in self._busy:
-                reader.cancel()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """End all reads."""
+        self._closed = True
+        for reading in self._reads:
+            reading.cancel()
 
-    def close(self) -> None:
-        """Close the readers, after `stop`; waits for those that are reading."""
-        self._threads.shutdown()
-        for readers in self._idle.values():
-            for reader in readers:
-                reader.close()
+    async def close(self) -> None:
+        """Close the readers, after `stop`."""
+        await asyncio.gather(*self._reads, return_exceptions=True)
+        for reader in chain.from_iterable(self._idle.values()):
+            await reader.close()
 
-    def _read(self, wanted: Range) -> tuple[bytes, int]:
-        parts: list[bytes] = []
-        size, following = 0, wanted.start
-        for item in self._items(wanted.key, wanted.start, wanted.stop, self._attempts):
-            if isinstance(item, MessageBatch):
-                chunk, _ = encode_batch(item, wanted.form, wanted.before, wanted.after)
-                following = item.sequence + len(item)
-            else:
-                following = item.stop
-                event_id = f"{wanted.before}{following - 1}{wanted.after}"
-                chunk = encode_event("loss", report_fields(item), event_id)
-            parts.append(chunk)
-            size += len(chunk)
-            if size >= _READ_BYTES:
-                break
-        return b"".join(parts), following
+    async def _read(self, wanted: Range) -> tuple[bytes, int]:
+        async with self._places:
+            await self._fill(wanted, wanted.stop, self._attempts)
+        return b"".join(wanted.events), wanted.start
 
-    def _items(
-        self, key: Key, start: int, stop: int, attempts: list[tuple[str, float]]
-    ) -> Iterator[MessageBatch | LossReport]:
-        """Yield a range in order, each part from the first endpoint that has it."""
-        session, topic = key
-        if self._closed or not attempts:
+    async def _fill(self, wanted: Range, stop: int, attempts: list[tuple[str, float]]) -> None:
+        """Read what is left before `stop`, or 1 MiB: each part from the first who has it."""
+        session, topic = wanted.key
+        if not attempts:
             reason = LossReason.EVICTED if not self._attempts else LossReason.TIMEOUT
-            yield LossReport(topic, session, "", Loss(start, stop, reason))
+            wanted.add(LossReport(topic, session, "", Loss(wanted.start, stop, reason)))
             return
         endpoint, timeout = attempts[0]
         try:
-            with self._reader(endpoint, timeout) as reader:
-                for item in reader.fetch(topic, start, stop, session=session, timeout=timeout):
+            async with self._reader(endpoint, timeout) as reader:
+                async for item in await reader.fetch(
+                    topic, wanted.start, stop, session=session, timeout=timeout
+                ):
                     if isinstance(item, LossReport) and len(attempts) > 1:
-                        yield from self._items(key, item.start, item.stop, attempts[1:])
+                        await self._fill(wanted, item.stop, attempts[1:])
                     else:
-                        yield item
-                    start = item.stop if isinstance(item, LossReport) else item.sequence + len(item)
+                        wanted.add(item)
+                    if wanted.size >= _READ_BYTES:
+                        return
         except SecurityError as error:  # another endpoint may have it
+            start = wanted.start
             _log.warning("http: topic %r from %d on cannot be read: %s", topic, start, error)
-            yield from self._items(key, start, stop, attempts[1:])
+            await self._fill(wanted, stop, attempts[1:])
 
-    @contextmanager
-    def _reader(self, endpoint: str, timeout: float) -> Iterator[RangeReader]:
-        """Give a reader that no other thread has; `ClosedError` where it is stopped meanwhile."""
-        with self._lock:
-            reader = self._idle[endpoint].pop() if self._idle[endpoint] else None
-        if reader is None:
-            reader = RangeReader(endpoint, timeout=timeout, security=self._security)
-        with self._lock:
-            self._busy.add(reader)
-            if self._closed:
-                reader.cancel()
+    @asynccontextmanager
+    async def _reader(self, endpoint: str, timeout: float) -> AsyncIterator[RangeReader]:
+        idle = self._idle[endpoint]
+        given = {"timeout": timeout, "security": self._security}
+        reader = idle.pop() if idle else await RangeReader.open(endpoint, **given)
         try:
             yield reader
         finally:
-            with self._lock:
-                self._busy.discard(reader)
-                self._idle[endpoint].append(reader)
+            idle.append(reader)
 
 
 class Upstream:

@@ -360,9 +360,7 @@ class SubscriberPeer(Peer):
         """Return at which endpoints a publisher was met."""
         return [line.contacted for line in self.core.lines]
 
-    def settle(
-        self, session: int, topic: str, following: int, lost: list[tuple[int, int]]
-    ) -> None:
+    def settle(self, session: int, topic: str, following: int, lost: list[tuple[int, int]]) -> None:
         """Say to a publisher that the application is done with a stream below `following`."""
         body = control.Settled(topic, following, lost)
         self.core.requests.append((session, wire.control_frame(Kind.SETTLED, session, body)))

@@ -60,7 +60,8 @@ class Flushing:
         self._outputs = outputs
         self._steps: Iterator[None] | None = None
         self._asked: deque[threading.Event] = deque()
-        self._waiting: list[threading.Event] = []
+        self._served = 0
+        """How many of those who have asked the flush that is under way is for."""
         self._is_over = False
         self.flushes = 0
         self.failures: Counter[str] = Counter()
@@ -74,7 +75,7 @@ class Flushing:
     @property
     def is_requested(self) -> bool:
         """Whether a flush was requested before the interval ends."""
-        return bool(self._asked)
+        return len(self._asked) > self._served
 
     def request(self) -> threading.Event:
         """Request a flush; the event is set when every output has received it."""
@@ -87,8 +88,7 @@ class Flushing:
     def begin(self, take: Callable[[], Snapshot]) -> None:
         """Take a snapshot, for those who have asked so far, and begin to flush it."""
         assert self._steps is None
-        while self._asked:
-            self._waiting.append(self._asked.popleft())
+        self._served = len(self._asked)
         self._steps = self._make_steps(take())
 
     def step(self) -> None:
@@ -96,7 +96,9 @@ class Flushing:
         if self._steps is not None and next(self._steps, self) is self:
             self._steps = None
             self.flushes += 1
-            self._release()
+            while self._served:
+                self._served -= 1
+                self._asked.popleft().set()
 
     def finish(self) -> None:
         """Do the rest of a flush."""
@@ -111,13 +113,8 @@ class Flushing:
     def abandon(self) -> None:
         """Release all callers of `request`: there are no more flushes."""
         self._is_over = True
-        self._waiting += self._asked
-        self._release()
-
-    def _release(self) -> None:
-        for event in self._waiting:
+        for event in [*self._asked]:
             event.set()
-        self._waiting = []
 
     def _make_steps(self, snapshot: Snapshot) -> Iterator[None]:
         if len(snapshot.values) > _THREAD_VALUES:
@@ -272,8 +269,7 @@ class Collector(ClosesItself):
         self._management: Server | None = None
         self._publisher: Publisher | None = None
         self._exact: ExactReceiver | None = None
-        self._opened = ExitStack()
-        """What the thread closes when it ends."""
+        self._opened = ExitStack()  # what the thread closes when it ends
         with ExitStack() as undo:
             undo.callback(self._opened.close)
             self._opened.callback(self._sockets.close)

@@ -116,9 +116,9 @@ class DeltaSubscriber(Subscriber):
         found: list[bool] = self._driver.section.run(self._peer.contacted)
         return found
 
-    def settle(self, session: int, topic: str, following: int, lost: list[tuple[int, int]]) -> None:
-        """Say to a session's publisher what is settled."""
-        self._driver.section.run(self._peer.settle, session, topic, following, lost)
+    def settle(self, *settled: Any) -> None:
+        """Say to a session's publisher what is settled; see `Settle`."""
+        self._driver.section.run(self._peer.settle, *settled)
         self._driver.wake()
 
 
@@ -231,18 +231,16 @@ class ExactReceiver:
 
     def _take_statuses(self, peers: Sequence[Session], reached: Sequence[bool]) -> bool:
         """Note the status of all clients; True where one is new."""
-        changed = False
         for endpoint, was_reachable in zip(self._endpoints, reached, strict=True):
             if was_reachable:
                 self.totals.on_reachable(endpoint)
         known = self.totals.clients()
-        for peer in peers:
-            changed = self._note(peer, known) or changed
+        changes = [self._note(peer, known) for peer in peers]
         for session in known.keys() - {peer.session for peer in peers}:
-            name = known[session][0]
-            if known[session][1] == HERE:
-                changed = self.totals.on_client(session, name, VANISHED) or changed
-        return changed
+            name, status = known[session]
+            if status == HERE:
+                changes.append(self.totals.on_client(session, name, VANISHED))
+        return any(changes)
 
     def _note(self, peer: Session, known: dict[int, tuple[str, str]]) -> bool:
         """Note a client's status; True where that is new."""
@@ -297,14 +295,11 @@ class ExactReceiver:
     def _report(self, peers: Sequence[Session]) -> None:
         """Send clients how far their deltas are counted; with a state, how far they are on disk."""
         counted = (self._marks() if self._state is None else self._saved)[0]
-        reported: dict[int, int] = {}
-        for peer in peers:
-            following = counted.get(peer.session, 0)
-            if peer.gone or not peer.direct or not following:
-                continue
-            if following > self._reported.get(peer.session, 0):
-                self._settle(self._subscriber.settle, peer.session, following)
-            reported[peer.session] = following
+        there = [one.session for one in peers if one.direct and not one.gone]
+        reported = {session: counted[session] for session in there if counted.get(session)}
+        for session, following in reported.items():
+            if following > self._reported.get(session, 0):
+                self._settle(self._subscriber.settle, session, following)
         self._reported = reported
 
     def _settle(self, settle: Settle, session: int, following: int) -> None:

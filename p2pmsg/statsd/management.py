@@ -81,7 +81,7 @@ class Management:
             return self._delete(_DELETES[command], arguments)
         handlers: dict[str, Callable[[], str]] = {
             "help": lambda: _HELP,
-            "config": self._show_config,
+            "config": lambda: "\n" + "".join(f"{name}: {value}\n" for name, value in self._config),
             "health": lambda: self._show_health(arguments),
             "stats": lambda: self._show_stats(now_s),
             "counters": lambda: self._show(Kind.COUNTER),
@@ -90,9 +90,6 @@ class Management:
         }
         handler = handlers.get(command)
         return "ERROR\n" if handler is None else handler()
-
-    def _show_config(self) -> str:
-        return "\n" + "".join(f"{name}: {value}\n" for name, value in self._config)
 
     def _show_health(self, arguments: list[str]) -> str:
         if arguments and arguments[0].lower() in ("up", "down"):

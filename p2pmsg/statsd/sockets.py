@@ -12,7 +12,6 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,26 +31,16 @@ _EMPTY = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR)
 _LENGTH_BYTES = 4
 
 
-class _IoVec(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
-
-
-class _MsgHdr(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_void_p),
-        ("name_length", ctypes.c_uint32),
-        ("vectors", ctypes.POINTER(_IoVec)),
-        ("vector_count", ctypes.c_size_t),
-        ("control", ctypes.c_void_p),
-        ("control_length", ctypes.c_size_t),
-        ("flags", ctypes.c_int),
-    )
-
-
-class _MMsgHdr(ctypes.Structure):
-    _fields_ = (("header", _MsgHdr), ("length", ctypes.c_uint32))
-
-
+_HEADER = np.dtype(
+    [
+        ("name", np.uintp), ("name_length", np.uint32), ("vectors", np.uintp),
+        ("vector_count", np.uintp), ("control", np.uintp), ("control_length", np.uintp),
+        ("flags", np.intc),
+    ],
+    align=True,
+)  # fmt: skip
+_MESSAGE = np.dtype([("header", _HEADER), ("length", np.uint32)], align=True)
+"""C's struct mmsghdr."""
 try:
     _recvmmsg: Any = ctypes.CDLL(None, use_errno=True).recvmmsg
 except (OSError, AttributeError) as missing:
@@ -68,23 +57,19 @@ class BulkReader:
 
     def __init__(self, source: socket.socket) -> None:
         self._fd = source.fileno()
-        self._memory = np.zeros(_SLOTS * _STRIDE_BYTES, np.uint8)  # pages in use take memory
-        self._vectors = (_IoVec * _SLOTS)()
-        self._headers = (_MMsgHdr * _SLOTS)()
-        base = self._memory.ctypes.data
-        starts = [index * _STRIDE_BYTES for index in range(_SLOTS)]
-        for index, start in enumerate(starts):
-            self._vectors[index].base = base + start
-            self._vectors[index].length = _SLOT_BYTES
-            header = self._headers[index].header
-            header.vectors = ctypes.pointer(self._vectors[index])
-            header.vector_count = 1
-        words = np.frombuffer(memoryview(self._headers), np.uint32)
-        first = _MMsgHdr.length.offset // 4
-        self._lengths = words[first :: ctypes.sizeof(_MMsgHdr) // 4]
-        self._address = ctypes.addressof(self._headers)
-        view = memoryview(self._memory.data)
-        self._slots = [view[start : start + _SLOT_BYTES] for start in starts]
+        places = np.arange(_SLOTS, dtype=np.uintp)
+        self._memory = np.zeros((_SLOTS, _STRIDE_BYTES), np.uint8)  # pages in use take memory
+        self._vectors = np.empty((_SLOTS, 2), np.uintp)
+        self._vectors[:, 0] = self._memory.ctypes.data + places * _STRIDE_BYTES
+        self._vectors[:, 1] = _SLOT_BYTES
+        self._messages = np.zeros(_SLOTS, _MESSAGE)
+        self._messages["header"]["vectors"] = (
+            self._vectors.ctypes.data + places * self._vectors.strides[0]
+        )
+        self._messages["header"]["vector_count"] = 1
+        self._lengths = self._messages["length"]
+        self._address = self._messages.ctypes.data
+        self._slots = [slot.data[:_SLOT_BYTES] for slot in self._memory]
 
     def read(self) -> tuple[bytes, int, bool]:
         """Return datagrams joined by line feeds, their number, and whether more may be there."""
@@ -235,8 +220,7 @@ class Sockets:
             if place.scheme == "udp":
                 self._udp.append(made)
         else:
-            serve = partial(self._serve_stream, _FRAMED[place.scheme])
-            self._add(made, lambda: self._accept(made, serve))
+            self._add(made, lambda: self._accept(made, _FRAMED[place.scheme]))
 
     def _add(self, made: socket.socket, handler: Handler) -> None:
         self._sockets[made.fileno()] = made
@@ -284,12 +268,15 @@ class Sockets:
         except OSError:
             pass  # it is awake, or gone
 
+    def _feed(self, lines: bytes, packets: int = 1) -> None:
+        self._aggregator.feed(lines, packets)
+        self.last_message_s = time.time()
+
     def _read_datagrams(self, reader: BulkReader) -> bool:
         for _ in range(_READS_MAX):
             data, count, full = reader.read()
             if count:
-                self._aggregator.feed(data, count)
-                self.last_message_s = time.time()
+                self._feed(data, count)
             if not full:
                 return False
         return True
@@ -299,7 +286,7 @@ class Sockets:
         if self._udp and not self._closed:
             self.counts["kernel_drops"] = kernel_drops(self._udp)
 
-    def _accept(self, listener: socket.socket, serve: Callable[[socket.socket], None]) -> bool:
+    def _accept(self, listener: socket.socket, framed: bool | None) -> bool:
         try:
             made, _ = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -314,26 +301,27 @@ class Sockets:
             return False
         made.setblocking(False)
         self.counts["connections"] += 1
-        serve(made)
+        lines = self._streams[made.fileno()] = StreamBuffer(LINE_BYTES_MAX, framed=framed)
+        self._add(made, lambda: self._read_stream(made, lines))
         return False
 
-    def _serve_stream(self, framed: bool | None, made: socket.socket) -> None:
-        lines = self._streams[made.fileno()] = StreamBuffer(LINE_BYTES_MAX, framed=framed)
-
-        def read() -> bool:
-            data = self._receive(made)
-            if data:
-                before = lines.overlong
-                whole = lines.feed(data)
-                self.counts["lines_overlong"] += lines.overlong - before
-                if whole:
-                    self._aggregator.feed(whole)
-                    self.last_message_s = time.time()
-                if lines.broken:
-                    self._drop(made)
-            return len(data) == _STREAM_BYTES
-
-        self._add(made, read)
+    def _read_stream(self, made: socket.socket, lines: StreamBuffer) -> bool:
+        """Read what has arrived; a connection that has ended is dropped."""
+        try:
+            data = made.recv(_STREAM_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            self._drop(made)
+            return False
+        before = lines.overlong
+        whole = lines.feed(data)
+        self.counts["lines_overlong"] += lines.overlong - before
+        if whole:
+            self._feed(whole)
+        if lines.broken or not data:
+            self._drop(made, whole=not data)
+        return len(data) == _STREAM_BYTES
 
     def _end_stream(self, fd: int, *, whole: bool) -> None:
         """Take the last line of a connection if its sender has ended it, and it was not cut off."""
@@ -341,23 +329,9 @@ class Sockets:
         if lines is None or not (rest := lines.end()):
             return
         if whole and not lines.framed and self._aggregator.config.dialect.grammar != "etsy":
-            self._aggregator.feed(rest)
-            self.last_message_s = time.time()
+            self._feed(rest)
         else:
             self.counts["lines_unfinished"] += 1
-
-    def _receive(self, made: socket.socket) -> bytes:
-        """Return what has arrived; a connection that has ended is dropped."""
-        try:
-            data = made.recv(_STREAM_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return b""
-        except OSError:
-            self._drop(made)
-            return b""
-        if not data:
-            self._drop(made, whole=True)
-        return data
 
     def _drop(self, made: socket.socket, *, whole: bool = False) -> None:
         fd = made.fileno()

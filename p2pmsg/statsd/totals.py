@@ -213,29 +213,26 @@ class ExactTotals:
             del self._next[next(iter(self._next))]
 
     def _add(self, kind: Kind, key: str, values: tuple[Any, ...]) -> bool:
-        if kind is Kind.COUNTER:
-            place: dict[str, Any] = self.counters
-        elif kind is Kind.GAUGE:
-            place = self.gauges
-        elif kind is Kind.SET:
+        if kind is Kind.SET:
             return True  # distinct values are counted by the interval
+        place: dict[str, Any] = self.statistics
+        if kind is Kind.COUNTER:
+            place, entry = self.counters, self.counters.get(key, 0) + values[0]
+            total = entry
+        elif kind is Kind.GAUGE:
+            place, (base, added) = self.gauges, values
+            total = entry = (place.get(key, 0) if base is None else base) + added
         else:
-            place, key = self.statistics, f"{kind.value} {key}"
+            key = f"{kind.value} {key}"
+            count, total = place.get(key, (0, 0))
+            entry = count, total = [count + len(values), total + sum(values)]
         if key not in place and len(place) >= self._names_max:
             self.cut += 1
             return False
-        if kind is Kind.COUNTER:
-            count, total = 0, place.get(key, 0) + values[0]
-        elif kind is Kind.GAUGE:
-            base, added = values
-            count, total = 0, (place.get(key, 0) if base is None else base) + added
-        else:
-            count, total = place.get(key, (0, 0))
-            count, total = count + len(values), total + sum(values)
         if total - total != 0:  # more than a float holds
             self.malformed += 1
             return False
-        place[key] = [count, total] if place is self.statistics else total
+        place[key] = entry
         return True
 
     def copy(self) -> "ExactTotals":

@@ -3,14 +3,13 @@
 `receive` needs no package but p2pmsg.
 """
 
-from p2pmsg.webhooks.endpoint import ORDERS, Endpoint
+from p2pmsg.webhooks.endpoint import ORDERS, Endpoint, EndpointStats, HookEvent, SenderStats
 from p2pmsg.webhooks.events import message_bytes_of
 from p2pmsg.webhooks.formats import FORMATS
 from p2pmsg.webhooks.intake import receive
 from p2pmsg.webhooks.letters import Letter, Letters, folders
 from p2pmsg.webhooks.sender import Sender
 from p2pmsg.webhooks.signatures import OUT_SCHEMES, SCHEMES
-from p2pmsg.webhooks.stats import EndpointStats, HookEvent, SenderStats
 
 __all__ = [
     "FORMATS",

@@ -27,10 +27,9 @@ from p2pmsg.toolkit import Rarely
 from p2pmsg.toolkit import own_log as _log
 from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Delivery, Effect, Failure, Item
-from p2pmsg.webhooks.endpoint import Endpoint
+from p2pmsg.webhooks.endpoint import Endpoint, EndpointStats, EventKind, HookEvent
 from p2pmsg.webhooks.formats import Request, encode, join, message_id, percent_encoded
 from p2pmsg.webhooks.letters import CURSOR, Letter, Letters
-from p2pmsg.webhooks.stats import EndpointStats, EventKind, HookEvent
 
 _COMMIT_S: Final = 0.05
 """How long until the cursor is moved; what was delivered within it comes twice after a crash."""

@@ -16,8 +16,7 @@ from enum import Enum, auto
 from random import Random
 from typing import Any, Final, Literal
 
-from p2pmsg.webhooks.endpoint import Endpoint
-from p2pmsg.webhooks.stats import EndpointStats
+from p2pmsg.webhooks.endpoint import Endpoint, EndpointStats
 
 _S: Final = 1_000_000_000
 _AWAY: Final = (None, 408, 425, 429, 502, 503, 504)

@@ -149,7 +149,8 @@ class Intake(Application):
         own = (self._health_path, self._metrics_path)
         if path in own and method in ("GET", "HEAD"):
             if path == self._health_path:
-                await self._respond_health(send, self._unhealthy(), text, self._well())
+                failure = self._unhealthy()
+                await self._respond(send, 503 if failure else 200, text, failure or self._well())
             else:
                 await self._respond(send, 200, text, self.metrics().encode())
         elif method == "OPTIONS":

@@ -3,12 +3,12 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.aio import Subscriber
 from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
@@ -30,9 +30,8 @@ from p2pmsg.toolkit import (
 from p2pmsg.toolkit import own_log as _log
 from p2pmsg.webhooks.channel import Channel
 from p2pmsg.webhooks.client import import_aiohttp
-from p2pmsg.webhooks.endpoint import Endpoint
+from p2pmsg.webhooks.endpoint import Endpoint, HookEvent, SenderStats
 from p2pmsg.webhooks.letters import Letter, Letters
-from p2pmsg.webhooks.stats import HookEvent, SenderStats
 
 if TYPE_CHECKING:
     from p2pmsg.security import Security
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 _THREADS: Final = 32
 """For names that are looked up and cursors; one that hangs holds up no other."""
 _JOIN_S: Final = 5.0
-R = TypeVar("R")
 
 
 class Sender(ClosesItself):
@@ -98,13 +96,11 @@ class Sender(ClosesItself):
         subscribe = partial(
             Subscriber, places, start=start, name=check_name(name), security=security
         )
-        self._ready: Future[asyncio.AbstractEventLoop] = Future()
-        self._closing, self._changing = asyncio.Event(), asyncio.Lock()
-        self._ended = threading.Event()
+        self._changing, self._ended = asyncio.Lock(), threading.Event()
         self._channels: dict[str, Channel] = {}
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._live()), name="p2pmsg-webhooks", daemon=True
-        )
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor(_THREADS, "webhooks"))
+        self._thread = threading.Thread(target=self._live, name="p2pmsg-webhooks", daemon=True)
         self._thread.start()
         try:
             self._call(self._open(subscribe, given, resolver))
@@ -141,7 +137,7 @@ class Sender(ClosesItself):
         if self._closed:
             raise ClosedError("the sender", self._why)
         self._check_thread()
-        self._call(self._resume(name))
+        self._call(self._channels[name].resume())
 
     def dead_letters(self, name: str) -> list[Letter]:
         """Return the messages that no attempt could deliver.
@@ -208,7 +204,7 @@ class Sender(ClosesItself):
         try:
             self._call(self._close(timeout))
         finally:
-            self._ready.result().call_soon_threadsafe(self._closing.set)
+            self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_JOIN_S)
             self._ended.set()
 
@@ -224,15 +220,14 @@ class Sender(ClosesItself):
         check("name", name, name in self._channels, f"one of {', '.join(self._channels)}")
         return Letters(self._state / name)
 
-    async def _live(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(_THREADS, "webhooks"))
-        self._ready.set_result(loop)
-        await self._closing.wait()
+    def _live(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
 
-    def _call(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        future: Future[R] = asyncio.run_coroutine_threadsafe(coroutine, self._ready.result())
-        return future.result()
+    def _call(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _open(
         self, subscribe: Callable[..., Subscriber], endpoints: list[Endpoint], resolver: Any
@@ -244,9 +239,6 @@ class Sender(ClosesItself):
                 channel = Channel(subscribe, endpoint, self._state, self._report, resolver)
                 self._channels[endpoint.name] = channel
                 await channel.open()
-
-    async def _resume(self, name: str) -> None:
-        await self._channels[name].resume()
 
     async def _close(self, timeout: float) -> None:
         async with self._changing:

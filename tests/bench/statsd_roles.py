@@ -190,7 +190,8 @@ class Inspected:
 
     def fill(self, names: int) -> dict[str, float]:
         """Send each name once; return bytes in use, and by how much they grew."""
-        sent = 0
+        sent = self._collector.stats().metrics
+        wanted = sent + names
         for start in range(0, names, PACKED):
             lines = []
             for number in range(start, min(start + PACKED, names)):
@@ -201,7 +202,7 @@ class Inspected:
             while sent - self._collector.stats().metrics > 20_000:
                 time.sleep(0.001)
         deadline = time.monotonic() + 10
-        while self._collector.stats().metrics % names:
+        while self._collector.stats().metrics < wanted:
             if time.monotonic() > deadline:
                 raise TrialError("not all names arrived")
             time.sleep(0.01)

@@ -1,13 +1,11 @@
 """An endpoint that Prometheus scrapes; names and types as in statsd_exporter.
 
-The text is made when it is asked for, by the thread of the scrape, which rests after some metrics:
-Python's lock would keep the collector from reading its sockets else.
+The text is made when it is asked for, by the thread of the scrape.
 """
 
 import math
 import re
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler
 from types import SimpleNamespace
@@ -30,8 +28,6 @@ _SILENT_S = 10.0
 _NOT_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 _NOT_NAME = re.compile(r"[^a-zA-Z0-9_:]")
 _UPPER = re.compile(r"upper_([0-9]+(?:_[0-9]+)?)")
-_REST_AFTER = 128
-_REST_S = 0.0002
 _KEPT_S = 300.0
 """How long a series is exposed after the collector forgot its metric: its last counts have to be
 scraped, and scrapes are up to two minutes apart. Prometheus itself looks back as far."""
@@ -243,9 +239,9 @@ class PrometheusOutput(Output):
 
     def _families(self) -> Iterator[Metric]:
         keys: dict[str, list[str]] = {}
-        for key in _with_rests(list(self._values)):
+        for key in list(self._values):
             keys.setdefault(_name_of(key), []).append(key)
-        for name in _with_rests(keys):
+        for name in keys:
             kind = self._kinds.get(name, "unknown")
             metric = Metric(name, _HELP, "unknown" if kind == "counter" else kind)
             for key in keys[name]:
@@ -281,29 +277,20 @@ class PrometheusOutput(Output):
         self._server.close()
 
 
-def _with_rests(items: Iterable[str]) -> Iterator[str]:
-    """Yield items, and let the collector's thread read after some of them."""
-    for count, item in enumerate(items):
-        if count % _REST_AFTER == 0:
-            time.sleep(_REST_S)
-        yield item
-
-
 _KINDS = {Kind.COUNTER: "counter", Kind.GAUGE: "gauge", Kind.SET: "gauge"}
 _APART = {Kind.SET: "\ns", Kind.HISTOGRAM: "\nh", Kind.DISTRIBUTION: "\nd"}
 """Appended to a key, so that a set and a gauge, a timer and a histogram differ by it."""
 
 
+def metric_name(name: str, bad: re.Pattern[str] = _NOT_NAME) -> str:
+    """Return a name with `_` for each character that Prometheus does not accept."""
+    cleaned = bad.sub("_", name)
+    return f"_{cleaned}" if not cleaned or cleaned[0].isdigit() else cleaned
+
+
 def clean_label(name: str) -> str:
     """Return a name as Prometheus allows it for labels: letters, digits and underscores."""
-    cleaned = _NOT_LABEL.sub("_", name)
-    return f"_{cleaned}" if cleaned[:1].isdigit() else cleaned
-
-
-def metric_name(name: str) -> str:
-    """Return a name with `_` for each character that Prometheus does not accept."""
-    cleaned = _NOT_NAME.sub("_", name)
-    return f"_{cleaned}" if not cleaned or cleaned[0].isdigit() else cleaned
+    return metric_name(name, _NOT_LABEL)
 
 
 def _name_of(key: str) -> str:

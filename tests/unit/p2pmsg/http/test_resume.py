@@ -11,11 +11,9 @@ from p2pmsg.http.encoding import encode_batch
 from p2pmsg.http.fanout import STREAMS_MAX, Fanout, Member
 from p2pmsg.http.resume import (
     ID_BYTES_MAX,
-    NO_STREAMS,
     READ_MAX,
     Resume,
     read_positions,
-    write_positions,
 )
 from p2pmsg.http.upstream import range_of
 from p2pmsg.message import MessageBatch
@@ -142,17 +140,6 @@ def test_each_gets_all_once_and_in_order_over_reconnections(steps):
         assert {key: at for key, at in client.place.items() if at} == wanted
 
 
-def test_one_that_reads_nothing_is_cut_off():
-    fanout = Fanout(BUFFER_BYTES)
-    stalled, other = Client(("a",)), Client(("b*",))
-    stalled.connect(fanout)
-    other.connect(fanout)
-    for start in range(0, 2000, 100):
-        fanout.take(batch_of(STREAMS[0], start, 100))
-    assert stalled.member.reason == "slow"
-    assert not other.member.reason
-
-
 def test_ids_stay_short_though_sessions_follow_one_another():
     fanout = Fanout(BUFFER_BYTES)
     client = Client(("*",))
@@ -179,14 +166,6 @@ def test_streams_that_are_remembered_have_a_bound():
     for number in range(STREAMS_MAX + 10):
         fanout.take(batch_of((1, f"{number}"), 0, 1))
     assert len(fanout.following) == STREAMS_MAX
-
-
-@pytest.mark.parametrize("topics", CHOICES)
-def test_positions_are_read_as_they_were_written(topics):
-    streams = STREAMS[:1] if topics == ("a",) else STREAMS
-    endpoints = {key: number * 10 for number, key in enumerate(streams)}
-    assert read_positions(write_positions(endpoints, topics), topics) == endpoints
-    assert read_positions(NO_STREAMS, topics) == {}
 
 
 @pytest.mark.parametrize(

@@ -108,23 +108,6 @@ def test_a_bad_line_is_bad_because_of(line, reason):
     assert item.reason == reason
 
 
-STYLES = {
-    "influx": b"n,a=b,c=d:1|c",
-    "librato": b"n#a=b,c=d:1|c",
-    "graphite": b"n;a=b;c=d:1|c",
-    "signalfx": b"n[a=b,c=d]:1|c",
-    "dogstatsd": b"n:1|c|#a:b,c:d",
-}
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_tags_are_read_in_the_style_that_was_chosen_and_no_other(style):
-    chosen = replace(STRICT, tag_styles=frozenset({style}))
-    for other, line in STYLES.items():
-        (item,) = parse_line(line, chosen)
-        assert (item.tags == ("a:b", "c:d")) == (other == style)
-
-
 def test_a_comma_in_a_tag_of_graphites_style_makes_no_second_tag():
     """Only there may a value have one; a key of name and tags sets them apart by commas."""
     (item,) = parse_line(b"n;a=x,y;b=z:1|c", replace(STRICT, tag_styles=frozenset({"graphite"})))

@@ -5,7 +5,7 @@ import pytest
 from p2pmsg.statsd import aggregate
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.grammar import DIALECTS
-from p2pmsg.statsd.management import QUIT, Management, object_text
+from p2pmsg.statsd.management import Management
 from p2pmsg.statsd.snapshot import AggregateConfig
 from p2pmsg.statsd.sockets import StreamBuffer
 
@@ -74,22 +74,6 @@ def test_values_of_sets_and_timers_are_bounded_and_those_without_space_are_count
 
 # -------------------------------------------------------------------------------- what Node says
 
-OBJECTS = [
-    ([], "{}"),
-    ([("a", 1)], "{ a: 1 }"),
-    ([("a.b", 1), ("it's", 2)], "{ 'a.b': 1, \"it's\": 2 }"),
-    ([("t", [10, 20, 40])], "{ t: [ 10, 20, 40 ] }"),
-    ([("t", [])], "{ t: [] }"),
-    ([(f"metric.number.{n}", n) for n in range(4)],
-     "{\n  'metric.number.0': 0,\n  'metric.number.1': 1,\n"
-     "  'metric.number.2': 2,\n  'metric.number.3': 3\n}"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("entries", "text"), OBJECTS, ids=range(len(OBJECTS)))
-def test_an_object_is_written_as_by_node(entries, text):
-    assert object_text(entries) == text
-
 
 @pytest.fixture
 def management():
@@ -114,17 +98,6 @@ def test_deleting_a_folder_and_a_timer(management):
 
 def test_what_the_collector_says_about_itself_cannot_be_deleted(management):
     assert "not found" in management.answer(b"delcounters statsd.bad_lines_seen", 0)
-
-
-@pytest.mark.parametrize("data", [b"\xff\xfe", b"", b"stats health", b"counters;", b"\0" * 100])
-def test_anything_else_is_an_error_or_an_answer(management, data):
-    answer = management.answer(data, 0)
-    assert answer == "ERROR\n" or answer.endswith("END\n\n")
-
-
-def test_settings_are_shown_and_quitting_ends(management):
-    assert management.answer(b"config\n", 0) == "\nx: 1\n"
-    assert management.answer(b"quit\n", 0) is QUIT
 
 
 STREAMS = {

@@ -21,24 +21,6 @@ def ids(file, why):
     return [each.id for each in file.all(why)]
 
 
-def test_letters_are_there_after_a_restart(folder):
-    file = Letters(folder)
-    one = letter(1, "parked", key="k", attempts=3, reason="500", headers={"a": "b"})
-    file.write([one, letter(2)])
-    file.write([letter(3)], ["msg_2"])
-    file.stop("answered 410")
-    file.close()
-
-    again = Letters(folder)
-    assert (again.all("parked"), again.all("dead")) == ([one], [letter(3)])
-    again.write([letter(1)])
-    assert (ids(again, "dead"), again.count("dead")) == (["msg_3", "msg_1"], 2)
-    assert again.stopped == "answered 410"
-    again.resume()
-    assert again.stopped is None
-    again.close()
-
-
 def test_dead_letters_have_a_bound(folder, monkeypatch):
     monkeypatch.setattr(letters_module, "_DEAD_MAX", 2)
     monkeypatch.setattr(letters_module, "_DEAD_BYTES_MAX", 2000)

@@ -3,9 +3,6 @@
 import contextlib
 import resource
 
-import pytest
-
-from p2pmsg.errors import LogFormatError
 from p2pmsg.webhooks import seen as seen_module
 from p2pmsg.webhooks.seen import SeenIds
 
@@ -41,12 +38,6 @@ def test_ids_and_file_have_a_bound(tmp_path, monkeypatch):
     again = SeenIds(path, 5.0)
     assert [again.has(str(number), 5.0) for number in (4_899, 4_900, 4_999)] == [False, True, True]
     again.close()
-
-
-def test_another_file_is_refused(tmp_path):
-    (tmp_path / "seen").write_bytes(b"something else" * 100)
-    with pytest.raises(LogFormatError):
-        SeenIds(tmp_path / "seen", 0.0)
 
 
 @contextlib.contextmanager
