@@ -9,7 +9,8 @@ from p2pmsg.driver.lifecycle import zmq_context
 from p2pmsg.errors import MissingExtraError
 from p2pmsg.security.use import curve_client, curve_server, warn_if_open
 from transports import ClosedError as SocketClosedError
-from transports import Endpoint, EndpointError, describe_peer, parse_endpoint
+from transports import Endpoint, EndpointError, parse_endpoint
+from transports.diagnosis import describe_peer
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security

@@ -4,7 +4,7 @@
 
     1 s without a welcome ──▶ the same, and a warning only where keys are needed
     5 s without a welcome ──▶ one connection of its own, in a thread ──▶ a warning, and `stats()`
-          └──── again each minute: another warning where something else is found, or after an hour
+          └──── again each minute: another warning where something else is found
 """
 
 import threading
@@ -23,7 +23,6 @@ EARLY_NS: Final = 1_000_000_000
 _SOON_NS: Final = 100_000_000
 AGAIN_NS: Final = 60_000_000_000
 """How often is looked again, while there is none."""
-_LOUD_NS: Final = 3_600_000_000_000
 
 
 class Unanswered:
@@ -75,7 +74,6 @@ class Unanswered:
             and (endpoint.scheme in ("tcp", "ipc") or (datagrams and endpoint.is_datagram))
         }
         self._early = set(self._waiting) if first_ns > EARLY_NS else set()
-        self._loud_ns = [0] * len(self._endpoints)
         self._logged = [""] * len(self._endpoints)
         self._since_ns = now_ns
         self._closed: list[tuple[str, str]] = []
@@ -125,13 +123,11 @@ class Unanswered:
         return taken
 
     def say(self, index: int, now_ns: int) -> None:
-        """Log what was found at an endpoint: where that is new, and again after an hour."""
+        """Log what was found at an endpoint, where that is new."""
         found = self.found[index]
-        if not found:
+        if not found or found == self._logged[index]:
             return
-        if found == self._logged[index] and now_ns - self._loud_ns[index] < _LOUD_NS:
-            return
-        self._logged[index], self._loud_ns[index] = found, now_ns
+        self._logged[index] = found
         endpoint = self._endpoints[index]
         _log.warning(
             "no p2pmsg %s has answered at %s for %.1f s: %s%s"
@@ -142,9 +138,11 @@ class Unanswered:
         )  # fmt: skip
 
     def _find_out(self, index: int, strange: int, now_ns: int, early: bool) -> None:
-        endpoint = self._endpoints[index]
         try:
-            found = transports.describe_peer(endpoint) or "nothing is known of who is there"
+            from transports.diagnosis import NEEDS_KEYS, describe_peer
+
+            endpoint = self._endpoints[index]
+            found = describe_peer(endpoint) or "nothing is known of who is there"
         except (OSError, ImportError, LookupError):
             return  # no descriptor is left, not even to import a module: `look` tries it again
         if endpoint.is_datagram:
@@ -154,11 +152,11 @@ class Unanswered:
                     ". Where a router is in between, the publisher's endpoint needs ttl=2 or more "
                     "(the default is 1), and the router a multicast route"
                 )
-        needs_keys = found.startswith(transports.NEEDS_KEYS)
+        needs_keys = found.startswith(NEEDS_KEYS)
         if early and not needs_keys:
             return
         if needs_keys and self.has_keys:
-            found = f"{transports.NEEDS_KEYS}: one that refuses ours, or is busy"
+            found = f"{NEEDS_KEYS}: one that refuses ours, or is busy"
         if found == self._usual:
             found += f", as a {self._expected} has: one that is busy, or no p2pmsg peer"
         if strange:

@@ -108,23 +108,14 @@ class DataSender(BoundSocket, Protocol):
     """The publisher's end of the data channel."""
 
     @property
-    def send_now(self) -> Callable[[bytes | memoryview], bool]:
-        """`send(frame)`, and cheaper."""
-
-    @property
     def has_more(self) -> bool:
         """Whether `receive_subscriptions` left some, to be fetched soon."""
 
-    def send(self, frame: bytes | memoryview, *, wait_ms: int = 0) -> bool:
-        """Send to all receivers whose prefix matches, or to none.
+    @property
+    def send(self) -> Callable[[bytes | memoryview], bool]:
+        """Sends a frame to all receivers whose prefix matches, or to none; it never waits.
 
-        Args:
-            frame: what to send.
-            wait_ms: how long to wait for space at most. Default 0: not at all.
-
-        Returns:
-            Whether it was sent. False: the queue of one receiver at least is full.
-
+        It returns whether it was sent. False: the queue of one receiver at least is full.
         """
 
     def send_shedding(self, frame: bytes | memoryview) -> None:
@@ -163,7 +154,18 @@ class DataReceiver(ConnectingSocket, Protocol):
 
 
 class RecoveryServer(BoundSocket, Protocol):
-    """The publisher's end of the recovery channel."""
+    """The end of a publisher's recovery channel, of a pusher, of a responder: it answers."""
+
+    @property
+    def revoked(self) -> int:
+        """How many connections were ended since their keys were revoked."""
+
+    @property
+    def bound_to(self) -> "Endpoint":
+        """Where it is bound, with the port that the system picked."""
+
+    def broke(self) -> bool:
+        """Whether a connection broke since the last call."""
 
     @property
     def malformed(self) -> int:
@@ -190,7 +192,7 @@ class RecoveryServer(BoundSocket, Protocol):
 
 
 class RecoveryClient(ConnectingSocket, Protocol):
-    """A subscriber's end of the recovery channel."""
+    """The other end, of a subscriber, a puller or a requester: it asks."""
 
     malformed: int
     """How many replies were dropped because they were not of one part."""
@@ -204,29 +206,6 @@ class RecoveryClient(ConnectingSocket, Protocol):
     def end_learning(self) -> None:
         """End what `reconnect(learn=True)` began, and keep what was learned."""
 
-
-class QueueServer(RecoveryServer, Protocol):
-    """The end of a pusher, or of a responder: what comes has a sender, each of whom it answers."""
-
-    @property
-    def revoked(self) -> int:
-        """How many connections were ended since their keys were revoked."""
-
-    @property
-    def break_fd(self) -> int:
-        """What is readable when a connection may have come, or broken; -1: nothing is."""
-
-    @property
-    def bound_to(self) -> "Endpoint":
-        """Where it is bound, with the port that the system picked."""
-
-    def broke(self) -> bool:
-        """Whether a connection broke since the last call."""
-
-
-class QueueClient(RecoveryClient, Protocol):
-    """The end of a puller, or of a requester, which connects."""
-
     def retry(self) -> None:
         """Connect again now, where a connection was refused by its keys."""
 
@@ -234,12 +213,8 @@ class QueueClient(RecoveryClient, Protocol):
         """Whether bytes that were sent have not arrived yet; False where it is not known."""
 
 
-class PushSocket(Protocol):
+class PushSocket(Socket, Protocol):
     """Where one worker's jobs leave, by the batch; it is bound."""
-
-    @property
-    def endpoint(self) -> str:
-        """Where it is bound."""
 
     def wait_for_space(self, timeout_ms: int) -> bool:
         """Wait at most so long until something can be sent; return whether it can."""
@@ -247,34 +222,19 @@ class PushSocket(Protocol):
     def send(self, parts: list[bytes]) -> bool:
         """Send a message; False: there is no space for it, or nobody to take it."""
 
-    def close(self, linger_ms: int = 0) -> None:
-        """Close; what is still queued gets `linger_ms` to leave. Default 0: none."""
 
-
-class PullSocket(Protocol):
-    """Where one pusher's jobs come, by the batch; it connects."""
+class PullSocket(ConnectingSocket, Protocol):
+    """Where one pusher's jobs come, by the batch."""
 
     @property
     def connections(self) -> int:
         """How many connections it has made, one after the other; 0 where that is not known."""
 
-    def fileno(self) -> int:
-        """Return what becomes readable when something has come; -1: nothing does."""
-
     def open(self) -> None:
         """Connect."""
 
-    def check(self) -> bool:
-        """Check the connection; called a few times a second."""
-
-    def last_byte_ns(self, now_ns: int) -> int | None:
-        """Return when the last byte came, of a whole frame or not; None where it is not known."""
-
     def receive_singles(self, count_max: int) -> tuple[list[bytes | list[bytes]], int, bool]:
         """Return messages that have come, their bytes, and whether there may be more."""
-
-    def close(self, linger_ms: int = 0) -> None:
-        """Close; what is still queued is lost."""
 
 
 class GroupSocket(Protocol):

@@ -27,11 +27,11 @@ _ENDED: Final = int(zmq.EVENT_DISCONNECTED) | _FAILED | _FAILED_PROTOCOL | _FAIL
 _JOINED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _MISMATCH: Final = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 _EVENTS_PER_LOOK: Final = 1000
-_GIVEN_UP_NS: Final = 2_000_000_000
-"""Longer than ZeroMQ waits until it connects again (`RECONNECT_IVL_MAX`)."""
 _ENDED_NS: Final = 200_000_000
-"""How long after a connection's end no event has to come until it counts as ended here; that it
-will connect again, ZeroMQ reports in the same ms."""
+"""How long after a connection's end no event has to come until it counts as given up; that it will
+connect again, ZeroMQ reports in the same ms."""
+_FAILED_NS: Final = 2_000_000_000
+"""The same of one without a handshake, where another one is likely to end in the same way."""
 _HUNG_UP_MAX: Final = 3
 """So many handshakes in a row that the other side broke off silently are a refusal; a server
 that ends in the middle of one is not."""
@@ -72,7 +72,7 @@ class ConnectWatch:
     ) -> None:
         self._endpoint = endpoint
         self.curve = curve
-        self._broke_ns = self._ended_ns = 0
+        self._ended_ns = 0
         self._hung_up = 0
         self._again_ns = _AGAIN_NS
         self._log_due_ns = 0
@@ -84,24 +84,15 @@ class ConnectWatch:
         # At most a few events a second, with RECONNECT_IVL.
         self._monitor = Monitor(socket, context, _TRIES | _ENDED | _JOINED)
 
-    def has_given_up(self) -> bool:
-        """Read what happened; return whether ZeroMQ does not connect any more."""
-        now_ns = time.monotonic_ns()
-        self._read(now_ns)
-        if not self._broke_ns or now_ns - self._broke_ns < _GIVEN_UP_NS:
-            return False
-        self._broke_ns = 0
-        return True
-
     def was_ended_here(self) -> bool:
-        """Read what happened; return whether ZeroMQ ended the connection itself, for ever.
+        """Read what happened; return whether ZeroMQ ended the connection itself, permanently.
 
         It does so where the peer broke the protocol, or sent a frame that is too large. Where a
         connection ended in any other way, it reports at once that it will connect again.
         """
         now_ns = time.monotonic_ns()
         self._read(now_ns)
-        if not self._ended_ns or now_ns - self._ended_ns < _ENDED_NS:
+        if not self._ended_ns or now_ns < self._ended_ns:
             return False
         self._ended_ns = 0
         return True
@@ -109,7 +100,8 @@ class ConnectWatch:
     def left(self) -> None:
         """Note that the socket gives its connection up."""
         self._read(time.monotonic_ns())
-        self.fd, self.connected = -1, False  # of an end that we make it does not report anything
+        # Of an end that we make it does not report anything.
+        self.fd, self.connected, self._ended_ns = -1, False, 0
 
     def connection_fd(self) -> int | None:
         """Read what happened; return the connection's descriptor, or None where there is none."""
@@ -151,7 +143,6 @@ class ConnectWatch:
             if event is None:
                 return
             what, value = event
-            self._ended_ns = now_ns if what == zmq.EVENT_DISCONNECTED and self.connected else 0
             if what & _JOINED:
                 if self.refusal:
                     _log.info("%s: connected, after it had been refused", self._endpoint)
@@ -159,11 +150,12 @@ class ConnectWatch:
                 self.connections += 1
                 self._hung_up, self._again_ns, self._log_due_ns = 0, _AGAIN_NS, 0
             elif what & _ENDED:
-                self.connected, self.fd, self._broke_ns = False, -1, now_ns
+                self._ended_ns = now_ns + (_ENDED_NS if self.connected else _FAILED_NS)
+                self.connected, self.fd = False, -1
                 if self.curve is not None and what != zmq.EVENT_DISCONNECTED:
                     self._failed(self.curve, what, value)
             else:
-                self._broke_ns = 0
+                self._ended_ns = 0
                 if what == _CONNECTED:
                     self.fd = value
 

@@ -353,7 +353,7 @@ class MemorySender(MemoryServer):
         self._notes: deque[bytes] = deque(maxlen=SUBSCRIPTIONS_MAX)
         network.bind(self)
 
-    def send(self, frame: bytes | memoryview, *, wait_ms: int = 0) -> bool:
+    def send(self, frame: bytes | memoryview) -> bool:
         """Send to all who match, or to nobody and return False; it never waits."""
         frame = bytes(frame)
         links = self._links_for(frame)
@@ -361,10 +361,6 @@ class MemorySender(MemoryServer):
             return False
         self._send(links, frame)
         return True
-
-    def send_now(self, frame: bytes | memoryview) -> bool:
-        """Do as `send(frame)` does."""
-        return self.send(frame)
 
     def send_shedding(self, frame: bytes | memoryview) -> None:
         """Send to those who match and have space."""
@@ -445,12 +441,8 @@ class MemoryReceiver(MemoryClient):
         """How many frames have come and were not taken yet."""
         return len(self._queue)
 
-    def receive_wait(self, timeout_ms: int) -> bytes | None:
-        """Do as `receive` does: in one thread nothing can come while it waits."""
-        return self.receive()
-
     def receive_awake(self) -> bytes | None:
-        """Do as `receive` does, as above."""
+        """Do as `receive` does: in one thread nothing can come while it looks."""
         return self.receive()
 
     def on_waited(self) -> None:
@@ -480,7 +472,6 @@ class MemoryRecoveryServer(MemoryServer):
     malformed: Final = 0
     revoked: Final = 0
     user: Final = ""
-    break_fd: Final = -1
 
     def __init__(
         self,

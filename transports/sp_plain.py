@@ -1,6 +1,5 @@
 """nanomsg's and nng's sockets by pynng, all but bus and pair; a message is one part."""
 
-import time
 from typing import Any, Final
 
 import pynng
@@ -120,10 +119,6 @@ class SpPlainSocket:
     def has_subscriber(self) -> bool:
         """Whether anybody is connected: nng's PUB does not know who subscribes to what."""
         return bool(self.socket.pipes)
-
-    def wait_for_subscriber(self, timeout_ms: int) -> None:
-        """Wait at most so long, and 10 ms at most: nng has nothing to wait for."""
-        time.sleep(min(timeout_ms, 10) / 1000)
 
     def set_lossy(self, lossy: bool) -> None:
         """Do nothing: a PUB of nng drops what has no space, and says it to nobody."""

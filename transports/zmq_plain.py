@@ -117,9 +117,8 @@ class ZmqPlainSocket(ZmqConnectingSocket):
             self._connections.update_soon()
         if self._prefixes is not None:
             self.has_subscriber()
-        waits = self._again_ns != 0
         refused = super().check()
-        if self._watch is not None and not (refused or waits) and self._watch.has_given_up():
+        if self.was_ended_here():
             self.given_up += 1
             self.reconnect()
         return refused
@@ -159,14 +158,6 @@ class ZmqPlainSocket(ZmqConnectingSocket):
             prefixes.discard(data[1:])
         if self._connections is not None:
             report_subscription(note, self._connections)
-
-    def wait_for_subscriber(self, timeout_ms: int) -> None:
-        """Wait at most so long until somebody may have subscribed to a PUB."""
-        self.socket.poll(timeout_ms, zmq.POLLIN)
-
-    def wait(self, timeout_ms: int) -> bool:
-        """Wait for a message at most so long; return whether there is one."""
-        return bool(self.socket.poll(timeout_ms, zmq.POLLIN))
 
     def wait_for_space(self, timeout_ms: int) -> bool:
         """Wait at most so long until something can be sent; return whether it can."""

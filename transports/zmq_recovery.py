@@ -1,13 +1,11 @@
 """Requests and answers over ZeroMQ: ROUTER to DEALER, one-part frames both ways.
 
-The recovery channel, and on the same sockets the work queue, whose owner waits for them.
+The recovery channel, the work queue, and requests: each is a server, whom its clients ask.
 """
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import zmq
-from zmq.backend import zmq_poll
 
 from transports.context import Context
 from transports.endpoint import Endpoint
@@ -34,9 +32,6 @@ twice as long each time: a network that drops packets for 5 s is back for 5 s mo
 
 REQUESTS_MAX: Final = 1024
 """Requests that wait to be sent: they are small, and a late subscriber has hundreds at once."""
-JOBS_MAX: Final = 100_000
-"""Frames in a work queue's sockets: more than a worker may have in flight. Credit is the bound, and
-a frame has a job at least."""
 _MILLISECONDS_MAX: Final = 2**31 - 1
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -63,6 +58,8 @@ class ZmqRecoveryServer(ZmqSocket):
         queue_frames: int = QUEUE_FRAMES,
         frame_bytes_max: int = REQUEST_BYTES_MAX,
         curve: "CurveServer | None" = None,
+        peer_timeout: float | None = None,
+        bounds_replies: bool = True,
     ) -> None:
         """Bind.
 
@@ -72,12 +69,22 @@ class ZmqRecoveryServer(ZmqSocket):
             queue_frames: the high-water mark of each requester's queues, in frames. Default 1000.
             frame_bytes_max: a requester that sends a larger frame is disconnected. Default 64 KiB.
             curve: its keys, and who may connect. Default None: no encryption, and anybody may.
+            peer_timeout: the connection of a peer that sends nothing for so many seconds, or a
+                tenth longer, is ended. Pings of ZeroMQ's are answered by its own thread, whatever
+                the program at the other end does; one that is stopped does not answer. Default
+                None: it stands.
+            bounds_replies: whether what one requester does not read of large replies is bounded.
+                Default True; False where credit, or one answer to a request, is the bound.
 
         """
         super().__init__(
             endpoint, context=context, kind=zmq.ROUTER, queue_frames=queue_frames,
             frame_bytes_max=frame_bytes_max, curve=curve,
         )  # fmt: skip
+        if peer_timeout is not None:
+            timeout_ms = min(max(1, round(peer_timeout * 1000)), _MILLISECONDS_MAX)
+            self.socket.set(zmq.HEARTBEAT_IVL, max(1, timeout_ms // 10))
+            self.socket.set(zmq.HEARTBEAT_TIMEOUT, timeout_ms)
         # A full queue and a peer that is gone are answers and not silent losses.
         self.socket.set(zmq.ROUTER_MANDATORY, 1)
         self.malformed = 0
@@ -90,8 +97,15 @@ class ZmqRecoveryServer(ZmqSocket):
         if self._has_users:
             self.connections.on_end = self._forget_user
         self._send = super(zmq.Socket, self.socket).send
-        self.memory: ReplyMemory | None = ReplyMemory()
+        self.memory = ReplyMemory() if bounds_replies else None
+        self._broken = 0
         self._bind()
+
+    def broke(self) -> bool:
+        """Whether a connection broke since the last call."""
+        self.connections.update()
+        before, self._broken = self._broken, self.connections.broken
+        return before != self._broken
 
     def receive(self) -> tuple[bytes, bytes] | None:
         """Return the next request as (requester, frame), or None; it never waits."""
@@ -108,7 +122,7 @@ class ZmqRecoveryServer(ZmqSocket):
         found: list[tuple[bytes, bytes]] = []
         try:
             while len(found) < count_max and self.has_message():
-                request = self._take(_NOBLOCK)
+                request = self._take()
                 if request is not None:
                     found.append(request)
         except zmq.Again:
@@ -117,10 +131,10 @@ class ZmqRecoveryServer(ZmqSocket):
             raise self._error(error) from error
         return found
 
-    def _take(self, flags: int) -> tuple[bytes, bytes] | None:
+    def _take(self) -> tuple[bytes, bytes] | None:
         """Receive a request; None: it is not of one part, and was dropped."""
         socket = self.socket
-        requester = socket.recv(flags)
+        requester = socket.recv(_NOBLOCK)
         frame = self._from_user() if self._has_users else socket.recv(_NOBLOCK)
         if not socket.get(zmq.RCVMORE):
             return requester, frame
@@ -248,7 +262,7 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
         """Return the next reply, or None where there is none yet; it never waits."""
         try:
             while self.has_message():
-                frame = self._take(_NOBLOCK)
+                frame = self._take()
                 if frame is not None:
                     return frame
         except zmq.Again:
@@ -257,122 +271,14 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
             raise self._error(error) from error
         return None
 
-    def _take(self, flags: int) -> bytes | None:
+    def _take(self) -> bytes | None:
         """Receive a reply; None: it is not of one part, and was dropped."""
-        frame = self.socket.recv(flags)
+        frame = self.socket.recv(_NOBLOCK)
         if not self.socket.get(zmq.RCVMORE):
             return frame
         self.malformed += 1
         _skip_parts(self.socket)
         return None
-
-
-class ZmqQueueServer(ZmqRecoveryServer):
-    """A pusher's ROUTER socket.
-
-    It is a ROUTER and not a PUSH, since a PUSH deals round: it cannot choose who gets a job, and
-    does not learn who got it. Otherwise as `ZmqRecoveryServer`.
-
-    Attributes:
-        fd: a descriptor that becomes readable when something may have come; it does so once, so
-            read all there is, after sending too, before waiting for it.
-        break_fd: a descriptor that is readable when a connection may have come, or broken.
-
-    """
-
-    def __init__(
-        self,
-        endpoint: str | Endpoint,
-        *,
-        context: Context,
-        frame_bytes_max: int = FRAME_BYTES_MAX,
-        curve: "CurveServer | None" = None,
-        peer_timeout: float | None = None,
-        bounds_replies: bool = False,
-    ) -> None:
-        """Bind; see `ZmqRecoveryServer`.
-
-        The connection of a peer that sends nothing for `peer_timeout`, in seconds, or a tenth
-        longer, is ended. Pings of ZeroMQ's are answered by its own thread, whatever the program at
-        the other end does; one that is stopped does not answer. Default None: it stands.
-
-        With `bounds_replies` what one requester does not read of large replies is bounded, as
-        nothing else bounds it; default False: credit, or one answer to a request, is the bound.
-        """
-        self._peer_timeout_ms = 0 if peer_timeout is None else max(1, round(peer_timeout * 1000))
-        super().__init__(
-            endpoint, context=context, queue_frames=JOBS_MAX, frame_bytes_max=frame_bytes_max,
-            curve=curve,
-        )  # fmt: skip
-        if not bounds_replies:
-            self.memory = None
-        self._has_come = partial(zmq_poll, [(self.socket, int(zmq.POLLIN))], 0)
-        self.fd = int(self.socket.get(zmq.FD))
-        self.break_fd = self.connections.fd
-        self._broken = 0
-
-    def has_message(self) -> bool:
-        """Do as `ZmqSocket.has_message`, without a call of Python's: caches may be cold."""
-        return bool(self._has_come())
-
-    def _bind(self) -> None:
-        timeout_ms = min(self._peer_timeout_ms, _MILLISECONDS_MAX)
-        if timeout_ms:
-            self.socket.set(zmq.HEARTBEAT_IVL, max(1, timeout_ms // 10))
-            self.socket.set(zmq.HEARTBEAT_TIMEOUT, timeout_ms)
-        super()._bind()
-
-    def broke(self) -> bool:
-        """Whether a connection broke since the last call."""
-        self.connections.update()
-        before, self._broken = self._broken, self.connections.broken
-        return before != self._broken
-
-
-class ZmqQueueClient(ZmqRecoveryClient):
-    """A puller's DEALER socket; otherwise as `ZmqRecoveryClient`.
-
-    Attributes:
-        fd: see `ZmqQueueServer`.
-
-    """
-
-    def __init__(
-        self,
-        endpoint: str | Endpoint,
-        *,
-        context: Context,
-        frame_bytes_max: int = FRAME_BYTES_MAX,
-        curve: "CurveClient | None" = None,
-    ) -> None:
-        """Make the socket, unconnected; see `ZmqRecoveryClient`."""
-        super().__init__(
-            endpoint, context=context, queue_frames=JOBS_MAX, frame_bytes_max=frame_bytes_max,
-            curve=curve,
-        )  # fmt: skip
-        self.fd = int(self.socket.get(zmq.FD))
-        self._receive_timeout_ms = -1
-        self._has_come = partial(zmq_poll, [(self.socket, int(zmq.POLLIN))], 0)
-
-    def has_message(self) -> bool:
-        """Do as `ZmqSocket.has_message`, without a call of Python's: caches may be cold."""
-        return bool(self._has_come())
-
-    def receive_wait(self, timeout_ms: int) -> bytes | None:
-        """Return the next frame, or None after `timeout_ms` without one.
-
-        Signals are handled while it waits, so Ctrl-C works.
-        """
-        try:
-            if timeout_ms != self._receive_timeout_ms:
-                self.socket.set(zmq.RCVTIMEO, timeout_ms)
-                self._receive_timeout_ms = timeout_ms
-            frame = self._take(0)
-        except zmq.Again:
-            return None
-        except zmq.ZMQError as error:
-            raise self._error(error) from error
-        return frame
 
 
 def _skip_parts(socket: zmq.Socket[bytes]) -> None:

@@ -10,12 +10,11 @@ import zmq
 from zmq.backend import zmq_poll
 
 from transports.binding import IpcFile, on_bound, on_closed, translate_bind, wait_for
-from transports.busy_wait import TURN, BusyWait, Turn
 from transports.connections import Connections
 from transports.context import Context, Socket, on_linger
 from transports.endpoint import Endpoint, as_endpoint, is_address
 from transports.errors import AddressError, EndpointError, TransportError, translate
-from transports.platform import IS_LINUX, ConnectionName, connection_of, tcp_state, unsent_bytes
+from transports.platform import ConnectionName, connection_of, tcp_state, unsent_bytes
 from transports.progress import ByteProgress
 
 if TYPE_CHECKING:
@@ -196,6 +195,10 @@ class ZmqSocket:
         """
         return bool(int(self.socket.get(zmq.EVENTS)) & _POLLIN)
 
+    def wait(self, timeout_ms: int) -> bool:
+        """Wait for a message at most so long; return whether there is one."""
+        return bool(self.socket.poll(timeout_ms, zmq.POLLIN))
+
     def _bind(self) -> None:
         """Bind, and learn the port; a socket that cannot be bound is closed."""
         try:
@@ -274,8 +277,23 @@ class ZmqConnectingSocket(ZmqSocket):
         super().__init__(place if binds else place.require_connectable().without_key(), **options)
         self._connected = False
         self._progress = ByteProgress()
+        self._has_come = partial(zmq_poll, [(self.socket, _POLLIN)], 0)
         if self._curve is not None and not binds:
-            self._watch = watch_keys(self.socket, self._context, self.endpoint, self._curve)
+            from transports.connect_watch import ConnectWatch
+            from transports.curve import CurveClient
+
+            if not isinstance(self._curve, CurveClient):
+                self.socket.close()
+                raise ValueError("curve of a socket that connects is a CurveClient")
+            self._curve.set_options(self.socket)
+            self._watch = ConnectWatch(self.socket, self._context, self.endpoint, self._curve)
+
+    def has_message(self) -> bool:
+        """Do as `ZmqSocket.has_message`, without a call of Python's: caches may be cold.
+
+        It lets other threads run meanwhile, which a publisher's would wait for.
+        """
+        return bool(self._has_come())
 
     def watch_end(self) -> None:
         """Follow the connection, for `was_ended_here` and `last_byte_ns`; before `connect`.
@@ -297,7 +315,8 @@ class ZmqConnectingSocket(ZmqSocket):
         """Whether ZeroMQ ended the connection since the last call, and does not connect again.
 
         It does so where a frame above `frame_bytes_max` came, or what is no frame; 0.2 s later this
-        is True, once. Then `reconnect` is to be called. False without `watch_end` or `curve`.
+        is True, once (2 s later where that was before the handshake). Then `reconnect` is to be
+        called. False without `watch_end` or `curve`.
         """
         watch = self._watch
         if watch is None or self._again_ns or self.socket.closed:
@@ -320,12 +339,6 @@ class ZmqConnectingSocket(ZmqSocket):
         """Whether bytes that were sent have not arrived yet; False where it is not known."""
         fd = self.connection_fd()
         return fd is not None and bool(unsent_bytes(fd))
-
-    def learn_connection(self) -> None:
-        """Do as `reconnect(learn=True)`, where that is needed and of use; see `end_learning`."""
-        is_tcp = self._endpoint.scheme == "tcp" and IS_LINUX
-        if is_tcp and self._watch is None and self.connection_fd() is None:
-            self.reconnect(learn=True)
 
     def end_learning(self) -> None:
         """End what `reconnect(learn=True)` began, and keep what was learned.
@@ -484,18 +497,6 @@ class ZmqConnectingSocket(ZmqSocket):
         self._connected = False
 
 
-def watch_keys(socket: Socket, context: Context, endpoint: str, curve: "Curve") -> "ConnectWatch":
-    """Have a socket connect with keys; return what follows its handshakes."""
-    from transports.connect_watch import ConnectWatch
-    from transports.curve import CurveClient
-
-    if not isinstance(curve, CurveClient):
-        socket.close()
-        raise ValueError("curve of a socket that connects is a CurveClient")
-    curve.set_options(socket)
-    return ConnectWatch(socket, context, endpoint, curve)
-
-
 def source_of(message: zmq.Frame) -> int:
     """Return the descriptor of the connection that a message came over, or -1."""
     try:
@@ -541,10 +542,3 @@ def _bind_address(endpoint: Endpoint) -> str:
         if isinstance(error, system_socket.gaierror):
             reason = f"host {endpoint.host!r} is unknown ({error.strerror})"
         raise AddressError(str(endpoint), reason, error.errno) from error
-
-
-def busy_wait_for(*sockets: Socket, window_us: float, turn: Turn = TURN) -> BusyWait:
-    """Return what looks for messages on sockets for so long, in µs, before a wait for them."""
-    # Reading ZMQ_EVENTS takes as long, but keeps the interpreter from other threads.
-    watched = [(each, int(zmq.POLLIN)) for each in sockets]
-    return BusyWait(window_us, partial(zmq_poll, watched, 0), turn=turn)

@@ -14,7 +14,7 @@ from p2pmsg.toolkit import own_log as _log
 _BATCH_MESSAGES: Final = 2048
 _LOOK_MESSAGES: Final = 64
 """After so many messages it is looked again who has subscribed."""
-_LOOK_MS: Final = 20
+_LOOK_S: Final = 0.02
 
 
 class PlainSource(Source):
@@ -232,7 +232,7 @@ class FanOutTarget(PlainTarget):
             elif is_over():
                 return False
             else:
-                self._pub.wait_for_subscriber(_LOOK_MS)
+                time.sleep(_LOOK_S)
         if is_there:
             self._gave_up = False
         self._has_subscriber = is_there

@@ -13,6 +13,7 @@ from p2pmsg.cli.command import UsageError, command, flag, note, one_line, option
 from p2pmsg.cli.text import render_columns
 from p2pmsg.errors import translated
 from p2pmsg.multicast.listener import Listener, StreamView
+from transports.udp import UdpReceiver
 
 _TRAINS_PER_LOOK = 64
 _TITLES = ("publisher", "session", "topic", "msg/s", "MB/s", "next", "missing", "repairs", "from")
@@ -46,7 +47,7 @@ def listen(arguments: argparse.Namespace) -> int:
         if endpoint.scheme not in ("udp", "mold"):
             raise UsageError(f"take udp:// or mold:// here: {arguments.endpoint!r}")
         listener = Listener(mold=endpoint.scheme == "mold")
-        receiver = transports.UdpReceiver(endpoint)
+        receiver = UdpReceiver(endpoint)
         try:
             receiver.connect()
             _listen(receiver, listener, arguments)
@@ -55,9 +56,7 @@ def listen(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _listen(
-    receiver: transports.UdpReceiver, listener: Listener, arguments: argparse.Namespace
-) -> None:
+def _listen(receiver: UdpReceiver, listener: Listener, arguments: argparse.Namespace) -> None:
     poll = select.poll()
     poll.register(receiver.socket, select.POLLIN)
     table = _Table(listener, receiver, as_json=arguments.json)
@@ -86,9 +85,7 @@ class _Table:
 
     """
 
-    def __init__(
-        self, listener: Listener, receiver: transports.UdpReceiver, *, as_json: bool
-    ) -> None:
+    def __init__(self, listener: Listener, receiver: UdpReceiver, *, as_json: bool) -> None:
         self.shown_s = time.monotonic()
         self._listener = listener
         self._receiver = receiver

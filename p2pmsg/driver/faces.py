@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
-from p2pmsg.driver.lifecycle import EXIT_S, NotCopied
+from p2pmsg.driver.lifecycle import EXIT_S, ClosesItself, NotCopied
 from p2pmsg.driver.machine import Machine
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.verbs import Verb
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 HURRIED_S: Final = 0.2
-"""How long a `with` block that was left by Ctrl-C, or a cancellation, may take to close."""
+"""How long an `async with` block that was left by a cancellation may take to close."""
 
 
-class ThreadFace(NotCopied):
+class ThreadFace(ClosesItself):
     """A peer for threads. The subclass adds the calls that wait: `self._driver.run(verb)`."""
 
     _driver: "ThreadDriver"
@@ -35,8 +35,6 @@ class ThreadFace(NotCopied):
     """Sockets, engine and verbs."""
     _network: Any = Machine()
     """Where it is, which has sockets and drivers for it."""
-    _patience_s: ClassVar[float | None] = 5.0
-    """How long `with` closes; None: as `close` has it."""
     _closes_at_once: ClassVar[bool] = False
     """Whether `close` takes no time, and so none is given to it."""
     _exit_s: float = EXIT_S
@@ -56,10 +54,6 @@ class ThreadFace(NotCopied):
     def _on_open(self) -> None:
         """Take from peer and driver what the calls need that must be fast."""
 
-    def close(self, *arguments: Any, **options: Any) -> Any:
-        """Close within so many seconds."""
-        raise NotImplementedError
-
     def _end(self, verb: Verb[object]) -> None:
         """Run the peer's verb that ends its work, and shut it whatever came; where it is open."""
         driver = self._driver
@@ -77,17 +71,6 @@ class ThreadFace(NotCopied):
 
     def _leave(self, time_s: float | None) -> None:
         self.close(*(() if self._closes_at_once else (time_s,)))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._leave(HURRIED_S if isinstance(error, KeyboardInterrupt) else self._patience_s)
 
 
 class LoopFace(NotCopied):

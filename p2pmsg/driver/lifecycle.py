@@ -101,7 +101,7 @@ class ClosesItself(NotCopied, ABC):
     """The same after Ctrl-C."""
 
     @abstractmethod
-    def close(self, timeout: Any = 5.0) -> None:
+    def close(self, *arguments: Any, **options: Any) -> Any:
         """Close within so many seconds."""
 
     def __enter__(self) -> Self:
@@ -113,8 +113,10 @@ class ClosesItself(NotCopied, ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        hurried = isinstance(error, KeyboardInterrupt)
-        self.close(timeout=self._hurried_s if hurried else self._patience_s)
+        self._leave(self._hurried_s if isinstance(error, KeyboardInterrupt) else self._patience_s)
+
+    def _leave(self, time_s: float | None) -> None:
+        self.close(timeout=time_s)
 
 
 class Forgetful(Protocol):

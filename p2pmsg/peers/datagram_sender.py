@@ -51,7 +51,6 @@ class DatagramSender:
         multicast: the multicast's part of the protocol.
         lines: the sockets, one a group.
         bytes_sent, datagrams_sent: what went out.
-        send_now: the same as `send`.
         has_more, refused_by_key, connections: none, as there are no connections.
         waits: times that the receivers' window was found full.
 
@@ -69,7 +68,7 @@ class DatagramSender:
     ) -> None:
         config = core.config.multicast
         self._core = core
-        self.connections, self.send_now = _NoConnections(), self.send
+        self.connections = _NoConnections()
         self.multicast = multicast
         self._now_ns = now_ns
         self._udp, *self._others = self.lines = tuple(lines)
@@ -103,7 +102,7 @@ class DatagramSender:
         """Return the descriptor that is readable when something has come."""
         return self._readable.fileno()
 
-    def send(self, frame: bytes | memoryview, *, wait_ms: int = 0) -> bool:
+    def send(self, frame: bytes | memoryview) -> bool:
         """Send one frame alone; False: not now, by the pace or for lack of space."""
         multicast, size = self.multicast, len(frame) + 4
         if size > self._datagram_bytes or self._parts or multicast.parity is not None:

@@ -62,7 +62,9 @@ def open_lines(
         for one in lines:
             one.connect()
         if security is not None and security.access_rules is not None:
-            users = [transports.key_text(security.server_key(place)) for place in places]
+            from transports.curve import key_text
+
+            users = [key_text(security.server_key(place)) for place in places]
             core.use_access_rules(security.access_rules, users)
         made = Receiving(core, lines, places, network, security)
         undo.pop_all()

@@ -186,7 +186,7 @@ class MoldClient:
     """
 
     refusal = ""
-    curve: transports.CurveClient | None = None
+    curve = None
 
     def __init__(
         self, core: SubscriberCore, feed: MoldFeed, session: int, servers: RequestServers

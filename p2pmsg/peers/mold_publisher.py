@@ -24,6 +24,7 @@ from recovery.checks import to_ns
 from transports.endpoint import request_address
 from transports.failing import Failing
 from transports.own_log import own_log as _log
+from transports.udp import UdpSender
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,7 +114,7 @@ class MoldPublisherPeer(Peer):
             at = transports.parse_endpoint(endpoint)
             if at.scheme != "mold":
                 raise ConfigError("endpoint", "mold://…", endpoint)
-            self._udp = transports.UdpSender(at)
+            self._udp = UdpSender(at)
         try:
             self._server = _bind_server(at)
         except BaseException:

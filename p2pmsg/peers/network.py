@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import transports
 from p2pmsg.driver.lifecycle import zmq_context
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from transports.curve import CurveClient, CurveServer
 
 
-_PUSHED_FRAMES: Final = 100_000
-"""More frames than a worker may have; its credit is the bound."""
+_QUEUE_FRAMES: Final = 100_000
+"""Frames in the sockets of a work queue: more than a worker may have in flight. Its credit is the
+bound, and a frame has a job at least."""
 _PULLED_FRAMES: Final = 1000
 
 
@@ -62,35 +63,22 @@ class Network(Machine):
 
         return open_store(path, tables)
 
+    # Options are those of the sockets' classes in `transports`.
+
     def sender(
-        self,
-        endpoint: transports.Endpoint,
-        *,
-        queue_frames: int,
-        welcome: bytes = b"",
-        curve: "CurveServer | None" = None,
-        allows: Callable[[str, bytes], bool] | None = None,
+        self, endpoint: transports.Endpoint, *, queue_frames: int, **options: Any
     ) -> transports.DataSender:
         """Bind a publisher's end of the data channel; see `transports.ZmqSender`."""
         return transports.ZmqSender(
-            endpoint,
-            context=zmq_context(),
-            queue_frames=queue_frames,
-            welcome=welcome,
-            curve=curve,
-            allows=allows,
+            endpoint, context=zmq_context(), queue_frames=queue_frames, **options
         )
 
     def recovery_server(
-        self,
-        endpoint: transports.Endpoint,
-        *,
-        queue_frames: int,
-        curve: "CurveServer | None" = None,
+        self, endpoint: transports.Endpoint, *, queue_frames: int, **options: Any
     ) -> transports.RecoveryServer:
         """Bind a publisher's end of the recovery channel; see `transports.ZmqRecoveryServer`."""
         return transports.ZmqRecoveryServer(
-            endpoint, context=zmq_context(), queue_frames=queue_frames, curve=curve
+            endpoint, context=zmq_context(), queue_frames=queue_frames, **options
         )
 
     def receiver(
@@ -98,77 +86,49 @@ class Network(Machine):
         endpoint: transports.Endpoint,
         *,
         queue_frames: int,
-        frame_bytes_max: int,
-        busy_wait_us: float = transports.BUSY_WAIT_US,
-        curve: "CurveClient | None" = None,
         follows: bool = True,
+        **options: Any,
     ) -> transports.DataReceiver:
         """Make a subscriber's end of the data channel, not connected yet.
 
         Its connection is followed, unless not `follows`; see `transports.ZmqReceiver`, `watch_end`.
         """
         made = transports.ZmqReceiver(
-            endpoint,
-            context=zmq_context(),
-            queue_frames=queue_frames,
-            frame_bytes_max=frame_bytes_max,
-            busy_wait_us=busy_wait_us,
-            curve=curve,
+            endpoint, context=zmq_context(), queue_frames=queue_frames, **options
         )
         if follows:
             made.watch_end()
         return made
 
     def recovery_client(
-        self,
-        endpoint: transports.Endpoint,
-        *,
-        queue_frames: int,
-        frame_bytes_max: int,
-        curve: "CurveClient | None" = None,
+        self, endpoint: transports.Endpoint, *, queue_frames: int, **options: Any
     ) -> transports.RecoveryClient:
         """Make a subscriber's end of the recovery channel, not connected yet.
 
         See `transports.ZmqRecoveryClient`.
         """
         return transports.ZmqRecoveryClient(
-            endpoint,
-            context=zmq_context(),
-            queue_frames=queue_frames,
-            frame_bytes_max=frame_bytes_max,
-            curve=curve,
+            endpoint, context=zmq_context(), queue_frames=queue_frames, **options
         )
 
     def queue_server(
-        self,
-        endpoint: transports.Endpoint,
-        *,
-        curve: "CurveServer | None" = None,
-        peer_timeout: float | None = None,
-        bounds_replies: bool = False,
-    ) -> transports.QueueServer:
-        """Bind a pusher's socket, or a responder's; see `transports.ZmqQueueServer`."""
-        return transports.ZmqQueueServer(
-            endpoint,
-            context=zmq_context(),
-            curve=curve,
-            peer_timeout=peer_timeout,
-            bounds_replies=bounds_replies,
-        )
+        self, endpoint: transports.Endpoint, *, bounds_replies: bool = False, **options: Any
+    ) -> transports.RecoveryServer:
+        """Bind a pusher's socket, or a responder's; see `transports.ZmqRecoveryServer`."""
+        return transports.ZmqRecoveryServer(
+            endpoint, context=zmq_context(), queue_frames=_QUEUE_FRAMES,
+            frame_bytes_max=FRAME_BYTES_MAX, bounds_replies=bounds_replies, **options,
+        )  # fmt: skip
 
     def queue_client(
-        self,
-        endpoint: transports.Endpoint,
-        *,
-        frame_bytes_max: int = FRAME_BYTES_MAX,
-        curve: "CurveClient | None" = None,
-    ) -> transports.QueueClient:
+        self, endpoint: transports.Endpoint, **options: Any
+    ) -> transports.RecoveryClient:
         """Make a puller's socket, or a requester's, not connected yet; its connection is followed.
 
-        See `transports.ZmqQueueClient`, `watch_end`.
+        See `transports.ZmqRecoveryClient`, `watch_end`.
         """
-        made = transports.ZmqQueueClient(
-            endpoint, context=zmq_context(), frame_bytes_max=frame_bytes_max, curve=curve
+        made = transports.ZmqRecoveryClient(
+            endpoint, context=zmq_context(), queue_frames=_QUEUE_FRAMES, **options
         )
         made.watch_end()
         return made
@@ -180,7 +140,7 @@ class Network(Machine):
         from transports.zmq_plain import ZmqPlainSocket
 
         return ZmqPlainSocket(
-            "push", endpoint, binds=True, context=zmq_context(), queue_messages=_PUSHED_FRAMES,
+            "push", endpoint, binds=True, context=zmq_context(), queue_messages=_QUEUE_FRAMES,
             message_bytes_max=64 * 1024, curve=curve,
         )  # fmt: skip
 
@@ -209,14 +169,18 @@ class Network(Machine):
         return transports.BusyWait(seconds * 1e6, has_come, turn=turn)
 
     def group_sender(self, endpoint: transports.Endpoint) -> transports.GroupSender:
-        """Open a publisher's socket of a multicast; see `transports.UdpSender`."""
-        return transports.UdpSender(endpoint)
+        """Open a publisher's socket of a multicast; see `transports.udp`."""
+        from transports.udp import UdpSender
+
+        return UdpSender(endpoint)
 
     def group_receiver(
         self, endpoint: transports.Endpoint, *, buffer_bytes: int = RECEIVE_BUFFER_BYTES
     ) -> transports.GroupReceiver:
         """Open a subscriber's socket of a multicast, not connected yet."""
-        return transports.UdpReceiver(endpoint, buffer_bytes=buffer_bytes)
+        from transports.udp import UdpReceiver
+
+        return UdpReceiver(endpoint, buffer_bytes=buffer_bytes)
 
 
 MACHINE: Final = Network()

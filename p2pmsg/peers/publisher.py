@@ -15,7 +15,7 @@ from p2pmsg.errors import ClosedError, LogFailedError, ReentrantCallError
 from p2pmsg.peers.network import MACHINE, Network, here
 from p2pmsg.peers.opening import Settings, open_publisher
 from p2pmsg.peers.serving import ServingBase, ServingPeer
-from p2pmsg.peers.settings import check_columns, check_name, publish_error, publisher_config
+from p2pmsg.peers.settings import check_columns, check_name, laid_over, publish_error
 from p2pmsg.publisher.batch import PACKING_ERRORS, OpenBatches
 from recovery.checks import to_ns
 from transports import TURN
@@ -64,7 +64,7 @@ class PublisherPeer(ServingPeer):
         self.core, self.sender, self.server = opened.core, opened.sender, opened.server
         self.outgoing, self._multicast = opened.outgoing, opened.group
         self._use_sockets()
-        self._send: Callable[[bytes | memoryview], bool] = self.sender.send_now
+        self._send = self.sender.send
         self._tick_ns = max(_MS, min(to_ns(settings.config.linger), 1000 * _MS))
         self._gathered_ns = 0
         self._bulk_counts: dict[str, int] = {}
@@ -326,9 +326,10 @@ class PublisherBase(ServingBase):
         config: PublisherConfig | None = None,
         security: "Security | None" = None,
     ) -> None:
-        self._config = publisher_config(
-            config, replay_bytes, on_full, stall_timeout, exact_types, enc_hook
-        )
+        self._config = laid_over(
+            config or PublisherConfig(), replay_bytes=replay_bytes, on_full=on_full,
+            stall_timeout=stall_timeout, exact_types=exact_types, enc_hook=enc_hook,
+        )  # fmt: skip
         self._name = check_name(name if name is not None else str(endpoint)[:80])
         settings = Settings(self._name, endpoint, recovery_endpoint, self._config, log, security)
         self._network = here()

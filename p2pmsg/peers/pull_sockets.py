@@ -23,7 +23,7 @@ class PullSockets:
 
     def __init__(
         self,
-        clients: Sequence[transports.QueueClient],
+        clients: Sequence[transports.RecoveryClient],
         places: Sequence[transports.Endpoint],
         network: Network,
     ) -> None:

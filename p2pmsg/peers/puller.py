@@ -18,6 +18,7 @@ from p2pmsg.queue.puller_core import PullerCore
 from p2pmsg.queue.running import JobRun
 from p2pmsg.queue.stats import PullerStats
 from p2pmsg.queue.taking import Batch
+from p2pmsg.security.access_watch import AccessWatch
 from p2pmsg.security.key_watch import EVERY_NS, KeyWatch
 from p2pmsg.security.use import server_of
 from p2pmsg.subscriber.typed import Misfit, ValueType
@@ -25,6 +26,7 @@ from p2pmsg.unanswered import Unanswered
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
+    from transports.curve import CurveClient
 
 _ENDS_NS: Final = 100_000_000
 """How often connections are checked that ZeroMQ may have ended."""
@@ -53,7 +55,7 @@ class Settings(NamedTuple):
     """What a puller was given, checked."""
 
     places: Sequence[transports.Endpoint]
-    curves: Sequence["transports.CurveClient | None"]
+    curves: Sequence["CurveClient | None"]
     name: str
     values: ValueType | None
     security: "Security | None"
@@ -94,8 +96,8 @@ class PullerPeer(Peer):
         self._misfits = 0
         security = settings.security
         self._access_rules = None if security is None else security.access_rules
-        self._changes = None if self._access_rules is None else self._access_rules.changes()
-        self._clients: list[transports.QueueClient] = []
+        self._changes = None if self._access_rules is None else AccessWatch(self._access_rules)
+        self._clients: list[transports.RecoveryClient] = []
         self._cores: list[PullerCore] = []
         try:
             self._connect(network, answered)

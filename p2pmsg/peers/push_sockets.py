@@ -11,6 +11,7 @@ from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
+    from transports.curve import CurveServer
 
 
 class PushSockets:
@@ -27,7 +28,7 @@ class PushSockets:
     def __init__(
         self,
         core: PusherCore,
-        server: transports.QueueServer,
+        server: transports.RecoveryServer,
         security: "Security | None",
         network: Network,
     ) -> None:
@@ -93,13 +94,15 @@ class PushSockets:
         self._sockets[worker_id] = socket
         return socket.endpoint
 
-    def _curve_of(self, user: str) -> "transports.CurveServer | None":
+    def _curve_of(self, user: str) -> "CurveServer | None":
         """Return what such a socket needs: with keys, nobody but its worker may connect to it."""
         curve = curve_server(self._security)
         if curve is None:
             return None
         admits, why = curve.admits, curve.why
-        return transports.CurveServer(
+        from transports.curve import CurveServer
+
+        return CurveServer(
             curve.keys,
             lambda public: user if admits(public) == user else None,
             lambda public: why(public) if admits(public) is None else "another puller has it",

@@ -66,7 +66,7 @@ class _Opened(NamedTuple):
 
     state: JournalState
     journal: "Journal | None"
-    server: transports.QueueServer
+    server: transports.RecoveryServer
 
     def close(self) -> None:
         self.server.close()
@@ -150,7 +150,7 @@ class PusherPeer(Peer):
         self._push_sockets: PushSockets | None = None
         self._access: AccessWatch | None = None
         self._journal: Journal | None = None
-        self._server: transports.QueueServer | None = None
+        self._server: transports.RecoveryServer | None = None
         self._fds: frozenset[int] = frozenset()
         self._syncs = False
         self._is_at_disk = False  # the upkeep works, and no turn is due for it
@@ -171,13 +171,13 @@ class PusherPeer(Peer):
             raise
         self.name = f"the pusher at {server.endpoint}"
         self._jobs, self._journal, self._server = jobs, journal, server
-        self._fds = frozenset({server.fileno(), server.break_fd} - {-1})
+        self._fds = frozenset({server.fileno(), server.connections.fd} - {-1})
         self._syncs = journal is not None and journal.is_always
         self.batch = jobs.batch
         self._why = None
 
     def _made(
-        self, state: JournalState, journal: "Journal | None", server: transports.QueueServer
+        self, state: JournalState, journal: "Journal | None", server: transports.RecoveryServer
     ) -> QueueJobs:
         settings = self._settings
         security = settings.security
@@ -218,7 +218,6 @@ class PusherPeer(Peer):
         core = jobs.core
         jobs.set_time(now_ns, self._network.wall_ns())
         if self._access is not None and self._access.poll():
-            self._access.end_revoked()
             core.check_access_rules(now_ns=now_ns)
         left_bytes, until_ns = _BYTES_AT_ONCE, now_ns + _TURN_NS
         for _ in range(_ROUNDS_MAX):

@@ -19,9 +19,9 @@ from transports.own_log import own_log as _log
 if TYPE_CHECKING:
     from p2pmsg.peers.datagram_line import DatagramLine
     from p2pmsg.peers.mold_line import MoldClient, MoldLine
-    from p2pmsg.security.access_rules import AccessChanges
     from p2pmsg.security.settings import Security
     from p2pmsg.stats import LineStats
+    from transports.curve import CurveClient
 
 _MS: Final = 1_000_000
 _FRAMES: Final = 64
@@ -72,9 +72,12 @@ class Receiving:
         self._endpoints = endpoints
         self._security = security
         access_rules = None if security is None else security.access_rules
-        self._changes: AccessChanges | None = None
+        changes = None
         if access_rules is not None:
-            self._changes = access_rules.changes()
+            from p2pmsg.security.access_watch import AccessWatch
+
+            changes = AccessWatch(access_rules)
+        self._changes = changes
         self._lines = lines
         self._groups: dict[int, DatagramLine] = {}
         self._connections: dict[int, transports.DataReceiver] = {}
@@ -513,9 +516,7 @@ class Receiving:
         self._fds = None
         return client
 
-    def _curve_of(
-        self, line: int, endpoint: transports.Endpoint
-    ) -> "transports.CurveClient | None":
+    def _curve_of(self, line: int, endpoint: transports.Endpoint) -> "CurveClient | None":
         """Return the keys of a line's other connections: a peer has one key for all its sockets."""
         if line in self._connections:
             return self._connections[line].curve

@@ -21,9 +21,8 @@ from p2pmsg.peers.settings import (
     check_endpoints,
     check_name,
     check_topics,
+    laid_over,
     log_config,
-    publisher_config,
-    subscriber_config,
 )
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import SESSIONS_MAX, RelayCore
@@ -377,8 +376,13 @@ class RelayBase(ServingBase):
             check_topics(topics),
             endpoint,
             recovery_endpoint,
-            publisher_config(config, replay_bytes, on_full, stall_timeout),
-            subscriber_config(intake, None, REPAIR_TIMEOUT_S if intake is None else None),
+            laid_over(
+                config or PublisherConfig(),
+                replay_bytes=replay_bytes,
+                on_full=on_full,
+                stall_timeout=stall_timeout,
+            ),
+            intake or SubscriberConfig(repair_timeout=REPAIR_TIMEOUT_S),
             log,
             security,
         )

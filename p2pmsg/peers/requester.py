@@ -71,7 +71,7 @@ class RequesterPeer(Peer):
             "responder", self.endpoints, now_ns=self.now_ns(), usual="ROUTER", first_ns=0,
             says_at_once=False, has_keys=self._has_keys, in_memory=network.in_memory,
         )  # fmt: skip
-        self._clients: list[transports.QueueClient] = []
+        self._clients: list[transports.RecoveryClient] = []
         try:
             for at, curve in zip(self.endpoints, curves, strict=True):
                 client = network.queue_client(at, curve=curve)
@@ -275,7 +275,7 @@ class RequesterPeer(Peer):
                 again |= self._send_to(at, client, now_ns)
         return True
 
-    def _send_to(self, at: int, client: transports.QueueClient, now_ns: int) -> bool:
+    def _send_to(self, at: int, client: transports.RecoveryClient, now_ns: int) -> bool:
         """Send to one responder; return whether another one is to be asked instead."""
         engine, was_denied = self.engine, False
         while (found := engine.next_to_send(at)) is not None:
@@ -312,13 +312,13 @@ class RequesterPeer(Peer):
             if client.has_returned():
                 self.engine.on_returned(at)
 
-    def _reconnect(self, at: int, client: transports.QueueClient, why: str) -> None:
+    def _reconnect(self, at: int, client: transports.RecoveryClient, why: str) -> None:
         client.reconnect()
         self.reconnects += 1
         if self._reconnects_logged[at].is_due():
             _log.warning("%s: the connection is made again, since %s", self.endpoints[at], why)
 
-    def _denied_here(self, at: int, topic: str, client: transports.QueueClient) -> str:
+    def _denied_here(self, at: int, topic: str, client: transports.RecoveryClient) -> str:
         """Return why a responder may not answer this; "" where it may."""
         rules = self._rules
         if rules is None:
@@ -356,13 +356,15 @@ class RequesterPeer(Peer):
 
     def _failed(self, request: Request, timeout: float) -> LateError | SecurityError:
         """Return what to raise where nobody answered."""
+        from transports.diagnosis import NEEDS_KEYS
+
         asked, refusals = request.asked, request.refusals
         where = self._log_presence(asked)
         for at in asked:
             found = self.unanswered.found[at]
             if at in refusals or self._has_keys:
                 continue  # what comes of keys, the connection says: one that is silent is busy
-            if found and found.startswith(transports.NEEDS_KEYS):
+            if found.startswith(NEEDS_KEYS):
                 refusals[at] = found
         if refusals and all(at in refusals for at in asked):
             first = asked[0] if asked else next(iter(refusals))

@@ -123,8 +123,8 @@ class ResponderPeer(Peer):
         self._has_more = False
         if engine.closed:
             return
-        if self._watch is not None and self._watch.poll():
-            self._watch.end_revoked()
+        if self._watch is not None:
+            self._watch.poll()
         self._server.connections.update_soon()
         count = self._burst if now_ns >= self._burst_due_ns else 1
         while engine.has_space() and self._read(count):

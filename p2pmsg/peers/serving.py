@@ -237,8 +237,8 @@ class ServingPeer(Peer):
             return
         if (keys := self._group_keys) is not None:  # before they are dismissed
             keys.check_users(rules.may_read_all, now_ns=now_ns)
-        if users := rules.end_revoked():
-            self.core.revoke(users)
+        if rules.ended:
+            self.core.revoke(rules.ended)
 
     @property
     def _group_keys(self) -> "GroupKeys | None":

@@ -1,15 +1,13 @@
 """Constructors' keywords laid over a configuration."""
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import transports
 from p2pmsg.checks import check, time_to_wait
-from p2pmsg.codec import EncHook
-from p2pmsg.config import OnEnd, OnFull, PublisherConfig, SubscriberConfig
+from p2pmsg.config import OnEnd, PublisherConfig, SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError, translated
 from p2pmsg.publisher.batch import PACKING_ERRORS, packing_error
 from p2pmsg.topics import check_topic
@@ -27,34 +25,10 @@ _FOREVER_S: Final = 1e9
 C = TypeVar("C", PublisherConfig, SubscriberConfig)
 
 
-def publisher_config(
-    config: PublisherConfig | None,
-    replay_bytes: int | None,
-    on_full: OnFull | None,
-    stall_timeout: float | None,
-    exact_types: bool | None = None,
-    enc_hook: EncHook | None = None,
-) -> PublisherConfig:
-    """Return `config` with the keywords that were given."""
-    return laid_over(
-        config or PublisherConfig(), replay_bytes=replay_bytes, on_full=on_full,
-        stall_timeout=stall_timeout, exact_types=exact_types, enc_hook=enc_hook,
-    )  # fmt: skip
-
-
 def laid_over(config: C, **given: Any) -> C:
     """Return `config` with the keywords that are not None."""
     changes = {name: value for name, value in given.items() if value is not None}
     return replace(config, **changes) if changes else config
-
-
-def subscriber_config(
-    config: SubscriberConfig | None, receive_bytes: int | None, repair_timeout: float | None
-) -> SubscriberConfig:
-    """Return `config` with the keywords that were given."""
-    return laid_over(
-        config or SubscriberConfig(), receive_bytes=receive_bytes, repair_timeout=repair_timeout
-    )
 
 
 def check_on_end(on_end: OnEnd) -> OnEnd:
@@ -168,11 +142,6 @@ def check_topics(topics: str | Sequence[str] | None) -> list[str]:
     size = sum(len(name.encode()) + 3 for name in names)
     check("topics", size, size <= TOPICS_BYTES_MAX, f"of {TOPICS_BYTES_MAX} bytes at most")
     return names
-
-
-def deadline(timeout: float | None) -> int | None:
-    """Return when `timeout` seconds will have passed, or None; `ConfigError` for no number."""
-    return None if timeout is None else time.monotonic_ns() + seconds_ns(timeout)
 
 
 def seconds_ns(timeout: float) -> int:

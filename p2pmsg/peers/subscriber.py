@@ -34,8 +34,8 @@ from p2pmsg.peers.settings import (
     check_on_end,
     check_topics,
     cursor_config,
+    laid_over,
     seconds_ns,
-    subscriber_config,
 )
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
@@ -340,9 +340,7 @@ class SubscriberPeer(Peer):
 
     def raise_refused(self) -> None:
         """Raise what a refused connection is to be reported by, once for each refusal."""
-        refused, self._io.refused = self._io.refused, None
-        if refused is not None:
-            raise refused
+        self._io.raise_refused()
 
     def hold(self, is_held: Callable[[], bool]) -> None:
         """Hand nothing out while `is_held()`."""
@@ -556,8 +554,10 @@ class SubscriberBase(Generic[T_co]):
         settings = Settings(
             check_endpoints(endpoints), check_topics(topics),
             policy.check_start(start, has_cursor=cursor is not None), policy, on_end, values,
-            check_name(name), subscriber_config(config, receive_bytes, repair_timeout),
-            cursor_config(cursor, *how), how, security, self._is_drained,
+            check_name(name), laid_over(
+                config or SubscriberConfig(), receive_bytes=receive_bytes,
+                repair_timeout=repair_timeout,
+            ), cursor_config(cursor, *how), how, security, self._is_drained,
         )  # fmt: skip
         self._network = here()
         self._open(partial(SubscriberPeer, settings, self._network))

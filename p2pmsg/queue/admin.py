@@ -55,7 +55,7 @@ class LiveBox:
         self._endpoint = endpoint
         with translated():
             place = transports.parse_endpoint(endpoint).require_connectable()
-            self._client = transports.ZmqQueueClient(
+            self._client = transports.ZmqRecoveryClient(
                 place, context=zmq_context(), frame_bytes_max=_FRAME_BYTES_MAX,
                 curve=curve_client(security, place),
             )  # fmt: skip
@@ -104,19 +104,21 @@ class LiveBox:
         if self._client.refusal:
             raise AuthenticationError(self._client.endpoint, self._client.refusal)
         text = f"no pusher answered at {self._endpoint} within {self._timeout} s"
-        found = transports.describe_peer(transports.parse_endpoint(self._endpoint))
-        if found.startswith(transports.NEEDS_KEYS):
+        from transports.diagnosis import NEEDS_KEYS, describe_peer
+
+        found = describe_peer(transports.parse_endpoint(self._endpoint))
+        if found.startswith(NEEDS_KEYS):
             raise AuthenticationError(self._endpoint, found)
         raise TimeoutError(f"{text}: {found}" if found else text)
 
     def _receive(self, wait_ms: int) -> bytes | None:
         """Wait for an answer; with security, not so long, and look at the handshake."""
-        if self._security is None:
-            return self._client.receive_wait(wait_ms)
-        data = self._client.receive_wait(min(wait_ms, _LOOK_MS))
-        if data is None and self._client.check():
-            raise AuthenticationError(self._client.endpoint, self._client.refusal)
-        return data
+        client = self._client
+        if client.wait(wait_ms if self._security is None else min(wait_ms, _LOOK_MS)):
+            return client.receive()
+        if client.check():
+            raise AuthenticationError(client.endpoint, client.refusal)
+        return None
 
 
 class LogBox:

@@ -46,7 +46,7 @@ class PullAccess:
 
 
 def access_of(
-    security: "Security | None", name: str, server: transports.QueueServer
+    security: "Security | None", name: str, server: transports.RecoveryServer
 ) -> "tuple[PullAccess | None, AccessWatch | None]":
     """Return who may pull, and what follows changes of that; None without security."""
     if security is None:

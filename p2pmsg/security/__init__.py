@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from p2pmsg.security.keys import new_keys, read_key_file, write_key_file
     from p2pmsg.security.settings import KEY_PATH, TRUST_PATH, Security
     from p2pmsg.security.trust import KnownPeer, KnownPeers
-    from transports import CurveKeys as KeyPair
+    from transports.curve import CurveKeys as KeyPair
     from transports.curve import fingerprint, key_text
     from transports.endpoint import is_key_text
 
@@ -46,7 +46,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     """Import what is first named here; `AttributeError` where there is no such name."""
     if name == "KeyPair":
-        value: Any = import_module("transports").CurveKeys
+        value: Any = import_module("transports.curve").CurveKeys
     elif name in _HOME:
         value = getattr(import_module(_HOME[name]), name)
     else:

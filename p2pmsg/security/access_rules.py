@@ -13,7 +13,7 @@ from p2pmsg.errors import ConfigError
 from p2pmsg.security.access import Access, Decision, parse_access_file
 from p2pmsg.security.files import WatchedFile
 from p2pmsg.security.trust import KnownPeers
-from transports import key_text
+from transports.curve import key_text
 from transports.endpoint import is_key_text
 from transports.own_log import own_log as _log
 
@@ -171,10 +171,6 @@ class AccessRules:
         finally:
             self._lock.release()
 
-    def changes(self) -> "AccessChanges":
-        """Return what follows the changes from now on."""
-        return AccessChanges(self)
-
     def _check(self) -> bool:
         """Take on what the files say now; return whether that has changed."""
         names = self._known.names()
@@ -207,26 +203,6 @@ class AccessRules:
                 decisions.clear()
             decisions[key] = decision
         return decision
-
-
-class AccessChanges:
-    """Compares the version of rights with that of the last call."""
-
-    __slots__ = ("_access_rules", "_version")
-
-    def __init__(self, access_rules: AccessRules) -> None:
-        self._access_rules = access_rules
-        self._version = access_rules.version
-
-    def poll(self) -> bool:
-        """Look at the files, and do as `check`; for owners without a lock that others wait for."""
-        self._access_rules.refresh()
-        return self.check()
-
-    def check(self) -> bool:
-        """Return whether the rights have changed since the last call."""
-        before, self._version = self._version, self._access_rules.version
-        return before != self._version
 
 
 class DenialLog:

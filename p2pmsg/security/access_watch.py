@@ -37,23 +37,31 @@ def prefixes_allowed(access_rules: "AccessRules") -> Callable[[str, bytes], bool
 
 
 class AccessWatch:
-    """Has subscriptions decided on again where the rights have changed, and ends who is revoked.
+    """Says when the rights have changed, and ends at the sockets who has none any more.
 
     Args:
         access_rules: who may what.
-        sender: the data socket, or what sends to a multicast; None: there is none.
-        server: the socket for requests.
+        sender: the data socket, or what sends to a multicast. Default None: there is none.
+        server: the socket for requests. Default None: there is none.
+
+    Attributes:
+        access_rules: as given.
+        ended: who was revoked when the rights changed last.
 
     """
 
     def __init__(
-        self, access_rules: "AccessRules", sender: object, server: transports.RecoveryServer
+        self,
+        access_rules: "AccessRules",
+        sender: object = None,
+        server: transports.RecoveryServer | None = None,
     ) -> None:
         self.access_rules = access_rules
-        self._sender = sender
+        self._allowed = sender.allowed if isinstance(sender, transports.ZmqSender) else None
         self._server = server
-        self._changes = access_rules.changes()
+        self._version = access_rules.version
         self._revoked = access_rules.revoked
+        self.ended: frozenset[str] = frozenset()
 
     def may_read_all(self, user: str) -> bool:
         """Whether a user may have the keys of a sealed multicast."""
@@ -65,25 +73,23 @@ class AccessWatch:
         return self.check()
 
     def check(self) -> bool:
-        """Return whether they have changed since the last call. Called under the lock."""
-        if not self._changes.check():
-            return False
-        if isinstance(self._sender, transports.ZmqSender) and self._sender.allowed is not None:
-            self._sender.allowed.recheck()
-        return True
+        """Return whether the rights have changed since the last call; called under the lock.
 
-    def end_revoked(self) -> frozenset[str]:
-        """End the connections of those who were revoked since the last call; return who.
-
-        Called under the lock, by the owner of the recovery socket.
+        Subscriptions are decided on again then, and the connections of who was revoked are ended.
         """
-        revoked = self.access_rules.revoked
-        users, self._revoked = revoked - self._revoked, revoked
-        for user in sorted(users):
-            if isinstance(self._sender, transports.ZmqSender) and self._sender.allowed is not None:
-                self._sender.allowed.end_user(user)
-            self._server.end_user(user)
-        return users
+        before, self._version = self._version, self.access_rules.version
+        if before == self._version:
+            return False
+        allowed, revoked = self._allowed, self.access_rules.revoked
+        self.ended, self._revoked = revoked - self._revoked, revoked
+        if allowed is not None:
+            allowed.recheck()
+        for user in sorted(self.ended):
+            if allowed is not None:
+                allowed.end_user(user)
+            if self._server is not None:
+                self._server.end_user(user)
+        return True
 
 
 def revoke_here(security: "Security | None", who: str) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Final
 from p2pmsg.errors import ConfigError
 from p2pmsg.security.files import read_file
 from recovery.durable import make_folder, require_folder, sync_path
-from transports import CurveKeys, key_text, parse_key
+from transports.curve import CurveKeys, key_text, parse_key
 from transports.hiding import hiding
 
 FILE_BYTES_MAX: Final = 4096

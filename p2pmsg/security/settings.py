@@ -9,7 +9,7 @@ from p2pmsg.errors import AuthenticationError, translated
 from p2pmsg.security.access_rules import AccessRules
 from p2pmsg.security.keys import OWN_FOLDER, read_key_file
 from p2pmsg.security.trust import KnownPeers, changed_key
-from transports import CurveKeys, fingerprint, key_text, parse_key
+from transports.curve import CurveKeys, fingerprint, key_text, parse_key
 
 KEY_PATH: Final = f"{OWN_FOLDER}/id"
 TRUST_PATH: Final = f"{OWN_FOLDER}/known_peers"

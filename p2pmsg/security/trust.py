@@ -25,7 +25,7 @@ from p2pmsg.errors import AuthenticationError, ConfigError, translated
 from p2pmsg.security.files import WatchedFile
 from p2pmsg.security.keys import KEY_LINE, ready_folder
 from recovery.durable import lock_file, replace_file, sync_path, unlock_file
-from transports import fingerprint, key_text, parse_key
+from transports.curve import fingerprint, key_text, parse_key
 
 NAME_CHARACTERS_MAX: Final = 64
 _NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARACTERS_MAX - 1}}}")

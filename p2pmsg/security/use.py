@@ -10,22 +10,25 @@ from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
+    from transports.curve import CurveClient, CurveServer
 
 _LOOPBACK_NAMES: Final = ("localhost", "ip6-localhost", "lo")
 _warned: Final[set[str]] = set()
 _warned_lock: Final = threading.Lock()
 
 
-def curve_server(security: "Security | None") -> "transports.CurveServer | None":
+def curve_server(security: "Security | None") -> "CurveServer | None":
     """Return what a socket needs that binds; None: it is open."""
     if security is None:
         return None
-    return transports.CurveServer(security.keys, security.admits, security.why_refused)
+    from transports.curve import CurveServer
+
+    return CurveServer(security.keys, security.admits, security.why_refused)
 
 
 def curve_client(
     security: "Security | None", endpoint: transports.Endpoint
-) -> "transports.CurveClient | None":
+) -> "CurveClient | None":
     """Return what a socket needs that connects to an endpoint; None: it is open.
 
     Raises:
@@ -41,18 +44,24 @@ def curve_client(
     def server_key() -> bytes:
         return security.server_key(endpoint)
 
-    return transports.CurveClient(security.keys, server_key(), server_key)
+    from transports.curve import CurveClient
+
+    return CurveClient(security.keys, server_key(), server_key)
 
 
 def server_of(client: "transports.RecoveryClient") -> str:
     """Return the user id of who a connection leads to: the key that the other side has to hold."""
     curve = client.curve
-    return "" if curve is None else transports.key_text(curve.server)
+    if curve is None:
+        return ""
+    from transports.curve import key_text
+
+    return key_text(curve.server)
 
 
 def curve_of_group(
     security: "Security", group: transports.Endpoint, recovery: transports.Endpoint
-) -> "transports.CurveClient":
+) -> "CurveClient":
     """Return what a recovery connection needs to the publisher of a sealed multicast.
 
     Its key is the one that is pinned for the group, else that of the known peer which binds there.
@@ -65,7 +74,9 @@ def curve_of_group(
         by_recovery = not is_pinned and known.of_endpoint(recovery) is not None
         return security.server_key(recovery if by_recovery else group)
 
-    return transports.CurveClient(security.keys, server_key(), server_key)
+    from transports.curve import CurveClient
+
+    return CurveClient(security.keys, server_key(), server_key)
 
 
 def check_datagrams(security: "Security | None", endpoint: transports.Endpoint) -> None:

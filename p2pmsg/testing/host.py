@@ -17,7 +17,8 @@ from p2pmsg.testing.network import FaultyNetwork
 from recovery.log import LogConfig, MemoryStore
 from recovery.memory_store import MemoryStoreFile
 from recovery.store import Store
-from transports import (
+from transports.base import RECEIVE_BUFFER_BYTES
+from transports.memory import (
     MemoryPull,
     MemoryPush,
     MemoryReceiver,
@@ -25,7 +26,6 @@ from transports import (
     MemoryRecoveryServer,
     MemorySender,
 )
-from transports.base import RECEIVE_BUFFER_BYTES
 
 WALL_NS = 1_700_000_000 * 10**9
 """What the simulated wall clock shows when the manual clock shows 0."""

@@ -9,7 +9,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from p2pmsg.testing.network import FaultyNetwork
-from transports import MemoryReceiver, MemoryRecoveryClient, MemoryRecoveryServer, MemorySender
+from transports.memory import (
+    MemoryReceiver,
+    MemoryRecoveryClient,
+    MemoryRecoveryServer,
+    MemorySender,
+)
 
 DATAGRAM_BYTES: Final = 400
 """Small, so that few messages make several datagrams and some make fragments."""

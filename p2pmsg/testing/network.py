@@ -9,8 +9,7 @@ from p2pmsg.driver.virtual import Turns
 from p2pmsg.testing.clock import ManualClock
 from recovery.checks import to_ns
 from recovery.memory_store import MemoryStoreFile
-from transports import MemoryNetwork
-from transports.memory import Link, MemoryClient
+from transports.memory import Link, MemoryClient, MemoryNetwork
 
 _AWAY_S: Final = 0.1
 """How long a connection that broke takes to be there again."""

@@ -30,6 +30,7 @@ from tests.bench.loads import LARGE_BYTES, TrialError
 from tests.bench.ours import OURS, REPLAY_BYTES, TOPIC, OursReceiver, OursSender
 from tests.bench.peers import ZmqReceiver, ZmqSender
 from tests.bench.report import Goal, Row, rate_goal
+from transports.curve import CurveClient, CurveServer
 
 AREA = "security"
 SUBSCRIPTIONS = 20_000
@@ -177,11 +178,11 @@ def subscription_us(folder: str, access: str | None) -> float:
     sender = transports.ZmqSender(
         "tcp://127.0.0.1:0",
         context=context,
-        curve=transports.CurveServer(own.keys, own.admits),
+        curve=CurveServer(own.keys, own.admits),
         allows=allows,
     )
     receiver = transports.ZmqReceiver(
-        sender.endpoint, context=context, curve=transports.CurveClient(CLIENT, SERVER.public)
+        sender.endpoint, context=context, curve=CurveClient(CLIENT, SERVER.public)
     )
     try:
         for at in range(SUBSCRIPTIONS):

@@ -4,7 +4,7 @@ import os
 
 from p2pmsg import Security
 from p2pmsg.security import new_keys, write_key_file
-from transports import key_text
+from transports.curve import key_text
 
 
 class Peers:

@@ -11,7 +11,8 @@ from p2pmsg.errors import AccessDeniedError, AuthenticationError, MessagesLostEr
 from p2pmsg.wire import Frame, Kind
 from tests.integration.commands import eventually
 from tests.integration.secure import rewrite, take_job
-from transports import CurveClient, ZmqReceiver, ZmqRecoveryClient, context
+from transports import ZmqReceiver, ZmqRecoveryClient, context
+from transports.curve import CurveClient
 
 LOOPBACK = "tcp://127.0.0.1:0"
 SECRET = "what-nobody-else-may-read"

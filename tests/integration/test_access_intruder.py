@@ -8,7 +8,8 @@ from p2pmsg.requests import frames as requests
 from p2pmsg.wire import Frame, Kind
 from tests.integration.commands import eventually
 from tests.integration.inside import identity_of
-from transports import CurveClient, ZmqQueueClient, context, parse_endpoint
+from transports import ZmqRecoveryClient, context, parse_endpoint
+from transports.curve import CurveClient
 from transports.zmq_plain import ZmqPlainSocket
 
 LOOPBACK = "tcp://127.0.0.1:0"
@@ -30,7 +31,7 @@ class Intruder:
 
     def __init__(self, peers, endpoint):
         self.curve = CurveClient(peers.keys["bob"], peers.keys["server"].public)
-        self._client = ZmqQueueClient(endpoint, context=context(), curve=self.curve)
+        self._client = ZmqRecoveryClient(endpoint, context=context(), curve=self.curve)
         self._client.connect()
         self.received = []
 

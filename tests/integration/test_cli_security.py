@@ -11,7 +11,7 @@ import pytest
 
 from p2pmsg import Publisher
 from tests.integration.commands import command, eventually, run, run_here
-from transports import key_text
+from transports.curve import key_text
 
 ANY_PORT = "tcp://127.0.0.1:0"
 

@@ -9,7 +9,7 @@ import pytest
 import p2pmsg
 from tests.integration.peers import LOOPBACK, ROOT, eventually, take
 from tests.integration.statsd_tools import collecting
-from tests.unit.transports.sockets import socket_opener
+from tests.unit.transports.sockets import socket_opener, taken
 from transports import ZmqReceiver
 from transports.zmq_frame import SHARED_BYTES
 
@@ -220,7 +220,7 @@ def test_large_frames_leave_unharmed_after_the_program_has_ended(open_socket):
             receiver.connect()
             assert child.stdout.readline() == "leaving\n"
             for number in range(SENT):
-                frame = receiver.receive_wait(60_000)
+                frame = taken(receiver)
                 assert frame == b"%08d" % number + bytes([number]) * (FRAME_BYTES - 8), number
             assert child.wait(60) == 0
         finally:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from p2pmsg.testing.proxy import TcpProxy
-from tests.unit.transports.sockets import DEADLINE_S, LOOPBACK, eventually
+from tests.unit.transports.sockets import DEADLINE_S, LOOPBACK, eventually, sends, taken
 from transports import ZmqReceiver, ZmqSender, context
 
 
@@ -142,13 +142,13 @@ def numbered(count):
 
 def send_all(sender, frames):
     for frame in frames:
-        assert sender.send(frame, wait_ms=5000)
+        assert sends(sender, frame, 60)
 
 
 def receive_until(receiver, last):
     frames = []
     while not frames or frames[-1] != last:
-        frames.append(receiver.receive_wait(60_000))
+        frames.append(taken(receiver))
         assert frames[-1] is not None
     return frames
 

@@ -14,7 +14,8 @@ from p2pmsg import statsd, unanswered, wire
 from tests.endpoints import lasting_endpoint
 from tests.integration.inside import subscriber_of
 from tests.integration.peers import LOOPBACK, eventually
-from transports import describe_peer, diagnosis, parse_endpoint
+from transports import diagnosis, parse_endpoint
+from transports.diagnosis import describe_peer
 
 
 @pytest.fixture(autouse=True)

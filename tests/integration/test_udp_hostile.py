@@ -88,7 +88,7 @@ class TestHostile:
 
     @pytest.fixture
     def stranger(self, opened, endpoint):
-        from transports import UdpSender
+        from transports.udp import UdpSender
 
         sender = UdpSender(endpoint)
         opened.callback(sender.close)

@@ -81,9 +81,10 @@ SUBSCRIBER = """
 
 
 REJOINER = """
-    import logging, sys, transports
+    import logging, sys
+    from transports.udp import UdpReceiver
     logging.basicConfig(stream=sys.stdout, format="%(message)s")
-    receiver = transports.UdpReceiver(sys.argv[1])
+    receiver = UdpReceiver(sys.argv[1])
     receiver.connect()
     for step in sys.stdin:
         for _ in range(2):

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -14,7 +13,9 @@ from tests.unit.transports.sockets import (
     fill,
     join,
     recovery_pair,
+    sends,
     socket_opener,
+    taken,
 )
 from transports import (
     AddressError,
@@ -69,7 +70,7 @@ def test_welcome_and_frames_arrive_over_every_kind_of_endpoint(pair, tmp_path, e
     assert sender.send(b"small")
     assert sender.send(make_zmq_frame(large))
     sender.send_shedding(b"last")
-    frames = [receiver.receive_wait(60_000) for _ in range(4)]
+    frames = [taken(receiver) for _ in range(4)]
     assert frames == [b"\x00hello", b"small", large, b"last"]
     assert receiver.receive() is None
 
@@ -80,12 +81,12 @@ def test_only_frames_with_a_subscribed_prefix_arrive(pair):
     assert eventually(sender.receive_subscriptions) == [b"\x01b"]
     for frame in (b"other\x00", b"prices\x001", b"b2"):
         assert sender.send(frame)
-    assert [receiver.receive_wait(60_000) for _ in range(2)] == [b"prices\x001", b"b2"]
+    assert [taken(receiver) for _ in range(2)] == [b"prices\x001", b"b2"]
     receiver.unsubscribe(b"b")
     assert eventually(sender.receive_subscriptions) == [b"\x00b"]
     sender.send(b"b3")
     sender.send(b"prices\x004")
-    assert receiver.receive_wait(60_000) == b"prices\x004"
+    assert taken(receiver) == b"prices\x004"
 
 
 def test_a_slow_receiver_makes_send_refuse_and_shedding_skips_it_alone(pair, opened):
@@ -95,8 +96,8 @@ def test_a_slow_receiver_makes_send_refuse_and_shedding_skips_it_alone(pair, ope
 
     def fill_the_slow_one():
         sent = 0
-        while sender.send(frame, wait_ms=20):
-            assert quick.receive_wait(60_000) == frame
+        while sends(sender, frame):
+            assert taken(quick) == frame
             sent += 1
             assert sent < 10_000
         return sent
@@ -105,15 +106,15 @@ def test_a_slow_receiver_makes_send_refuse_and_shedding_skips_it_alone(pair, ope
     shed = [b"shed %d" % number for number in range(30)]
     for small in shed:
         sender.send_shedding(small)
-        assert quick.receive_wait(60_000) == small
+        assert taken(quick) == small
     for _ in range(sent):
-        assert slow.receive_wait(60_000) == frame
+        assert taken(slow) == frame
     reached = []
 
     def slow_is_reached_again():
         assert sender.send(b"mark")
-        assert quick.receive_wait(60_000) == b"mark"
-        reached.append(slow.receive_wait(10))
+        assert taken(quick) == b"mark"
+        reached.append(taken(slow, 0.01))
         return reached[-1] == b"mark"
 
     eventually(slow_is_reached_again)
@@ -132,40 +133,18 @@ def join_second(opened, sender):
     return receiver
 
 
-def repeat(function):
-    # For ever, since the system's buffers may still grow and take some frames.
-    while True:
-        function()
-
-
-def test_ctrl_c_comes_through_a_waiting_send_and_receive(pair):
-    sender, receiver = pair(sender_options={"queue_frames": 5}, queue_frames=5)
-    frame = bytes(200_000)
-    fill(sender, frame)
-    long_ms = 10**6  # longer than a test may take
-    for blocked in (
-        lambda: sender.send(frame, wait_ms=long_ms),
-        lambda: receiver.receive_wait(long_ms),
-    ):
-        interrupt = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-        interrupt.start()
-        with pytest.raises(KeyboardInterrupt):
-            repeat(blocked)
-        interrupt.join()
-
-
 def test_a_frame_above_the_limit_ends_the_connection_until_reconnect(pair):
     sender, receiver = pair(sender_options={"welcome": b"hello"}, frame_bytes_max=1000)
-    assert receiver.receive_wait(60_000) == b"hello"
+    assert taken(receiver) == b"hello"
     sender.send(bytes(1000))
     sender.send(bytes(1001))
     sender.send(b"after")
-    assert receiver.receive_wait(60_000) == bytes(1000)
+    assert taken(receiver) == bytes(1000)
     assert eventually(sender.receive_subscriptions) == [b"\x00"]
     assert receiver.receive() is None
     receiver.reconnect()
     assert eventually(sender.receive_subscriptions) == [b"\x01"]
-    assert receiver.receive_wait(60_000) == b"hello"
+    assert taken(receiver) == b"hello"
 
 
 def test_a_frozen_receiver_is_given_up_and_no_longer_holds_the_sender_up(opened):
@@ -173,7 +152,7 @@ def test_a_frozen_receiver_is_given_up_and_no_longer_holds_the_sender_up(opened)
     script = (
         "import sys, transports as t\n"
         "r = t.ZmqReceiver(sys.argv[1], context=t.context()); r.subscribe(b''); r.connect()\n"
-        "while True: r.receive_wait(1000)\n"
+        "while True: r.wait(1000); r.receive()\n"
     )
     with subprocess.Popen([sys.executable, "-c", script, sender.endpoint]) as child:
         try:
@@ -187,7 +166,7 @@ def test_a_frozen_receiver_is_given_up_and_no_longer_holds_the_sender_up(opened)
                 return sender.receive_subscriptions()
 
             assert eventually(goes) == [b"\x00"]
-            assert all(sender.send_now(b"to nobody") for _ in range(100))
+            assert all(sender.send(b"to nobody") for _ in range(100))
         finally:
             child.kill()
 

@@ -5,7 +5,7 @@ import select
 import socket
 import threading
 
-import transports
+from transports.udp import UdpReceiver, UdpSender
 
 
 class FaultyWay:
@@ -31,9 +31,9 @@ class FaultyWay:
         self.burst, self.burst_datagrams = burst, burst_datagrams
         self.duplication, self.reordering = duplication, reordering
         self.lost = self.doubled = self.overtaken = self.answers = 0
-        self._in = transports.UdpReceiver(source)
+        self._in = UdpReceiver(source)
         self._in.connect()
-        self._out = transports.UdpSender(target)
+        self._out = UdpSender(target)
         self._carries_back = carries_back
         self._losing = 0
         self._late = []  # [how many overtake it yet, datagram]

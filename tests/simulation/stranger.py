@@ -14,8 +14,8 @@ from p2pmsg.multicast.signing import BlockSigner, SignedSealingKey
 from p2pmsg.wire import FrameError, Kind
 from p2pmsg.wire import control_frame as _frame
 from tests.simulation.simulator import SimulatedPublisher, Simulation
-from transports import MemoryRecoveryClient, TransportError
-from transports.memory import Link
+from transports import TransportError
+from transports.memory import Link, MemoryRecoveryClient
 
 _PORT_BYTES: Final = 4
 _HEARD_MAX: Final = 256

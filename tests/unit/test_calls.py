@@ -52,7 +52,7 @@ def test_a_message_takes_few_calls_to_the_socket_and_from_its_frame_to_the_reade
         for number in range(TRIES):
             with Calls() as calls:
                 publisher.publish("a", number)
-            sent.append(calls.until("send_now"))
+            sent.append(calls.until("send_to_all"))
             with Calls() as calls:
                 assert subscriber.receive(timeout=30).value == number
             taken.append(calls.since("receive"))

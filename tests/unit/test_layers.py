@@ -61,6 +61,7 @@ PRIVATE_IMPORTS: dict[str, set[str]] = {
     "p2pmsg.cli": {
         "p2pmsg.multicast.listener",
         "transports",
+        "transports.udp",
     },
     "p2pmsg.metrics": {
         "p2pmsg.peers.opening",

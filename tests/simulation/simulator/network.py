@@ -12,7 +12,7 @@ from p2pmsg.security import Security
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.wire import FrameError, Kind
 from recovery.checks import to_ns
-from transports import CurveKeys
+from transports.curve import CurveKeys
 
 MS = 1_000_000
 _NAMES = {kind.value: kind.name for kind in Kind}

@@ -6,7 +6,7 @@ import transports
 from p2pmsg.driver.virtual import VirtualDriver
 from p2pmsg.testing.host import Host, place_of
 from p2pmsg.testing.memory_group import PORT, MemoryGroupReceiver, MemoryGroupSender
-from transports import MemoryReceiver, MemoryRecoveryClient
+from transports.memory import MemoryReceiver, MemoryRecoveryClient
 
 STRANGER = "a stranger"
 """The address of a peer that never joined."""

@@ -10,7 +10,7 @@ import pytest
 import p2pmsg
 from p2pmsg import http, security, webhooks
 from tests.unit.p2pmsg.test_arguments import CASES, PEERS
-from transports import key_text
+from transports.curve import key_text
 
 TIMELESS = ("Subscriber", "Requester", "Responder", "aio.Subscriber")
 

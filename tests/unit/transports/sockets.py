@@ -48,10 +48,24 @@ def recovery_pair(opened, endpoint=LOOPBACK, *, server_options=None, **client_op
     return server, client
 
 
+def sends(sender, frame, time_s=0.02):
+    """Send, and wait so long for space at most; return whether it went."""
+    deadline = time.monotonic() + time_s
+    while not (went := sender.send(frame)) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return went
+
+
+def taken(receiver, time_s=DEADLINE_S):
+    """Return the next frame, or None after so long."""
+    receiver.wait(round(time_s * 1000))
+    return receiver.receive()
+
+
 def fill(sender, frame):
     """Send until a queue is full; return how many frames went."""
     sent = 0
-    while sender.send(frame, wait_ms=20):
+    while sends(sender, frame):
         sent += 1
         assert sent < 100_000
     return sent

@@ -6,21 +6,14 @@ import pytest
 
 from tests.unit.transports.sockets import LOOPBACK, eventually, socket_opener
 from transports import (
-    CurveClient,
-    CurveKeys,
-    CurveServer,
     EndpointError,
-    ZmqQueueClient,
-    ZmqQueueServer,
     ZmqReceiver,
     ZmqRecoveryClient,
     ZmqRecoveryServer,
     ZmqSender,
-    fingerprint,
-    key_text,
     parse_endpoint,
-    parse_key,
 )
+from transports.curve import CurveClient, CurveKeys, CurveServer, fingerprint, key_text, parse_key
 
 SERVER, CLIENT, STRANGER = CurveKeys.new(), CurveKeys.new(), CurveKeys.new()
 
@@ -110,85 +103,6 @@ def test_keys_are_for_one_side_each(opened):
         opened(ZmqSender, "inproc://keys", curve=server_of())
     with pytest.raises(EndpointError, match="a key is pinned where one connects"):
         opened(ZmqSender, f"tcp://127.0.0.1:0?key={key_text(SERVER.public)}")
-
-
-def test_the_user_of_a_request_is_known(opened):
-    for kind, other in ((ZmqRecoveryServer, ZmqRecoveryClient), (ZmqQueueServer, ZmqQueueClient)):
-        server = opened(kind, LOOPBACK, curve=server_of(CLIENT, STRANGER))
-        assert server.user == ""
-        for keys in (CLIENT, STRANGER, CLIENT):
-            client = opened(other, server.endpoint, curve=client_of(keys))
-            client.connect()
-            who, frame = request(client, server)
-            assert (frame, server.user) == (b"request", key_text(keys.public))
-            assert server.reply(who, b"answer")
-            assert eventually(client.receive) == b"answer"
-            client.close()
-            while server.receive():
-                pass
-    last = opened(ZmqQueueClient, server.endpoint, curve=client_of(STRANGER))
-    last.connect()
-    last.send(b"waited for")
-    assert eventually(server.receive)[1] == b"waited for"
-    assert server.user == key_text(STRANGER.public)
-    plain = opened(ZmqRecoveryServer, LOOPBACK)
-    client = opened(ZmqRecoveryClient, plain.endpoint)
-    client.connect()
-    request(client, plain)
-    assert plain.user == ""
-
-
-def test_a_refused_key_is_reported_on_both_sides_and_heals_when_it_is_admitted(opened, caplog):
-    admitted = Admitted(CLIENT)
-    curve = CurveServer(SERVER, admitted)
-    sender, server = (
-        opened(ZmqSender, LOOPBACK, curve=curve),
-        opened(ZmqRecoveryServer, LOOPBACK, curve=curve),
-    )
-    receiver = opened(ZmqReceiver, sender.endpoint, curve=client_of(STRANGER))
-    receiver.subscribe(b"")
-    client = opened(ZmqRecoveryClient, server.endpoint, curve=client_of(STRANGER))
-    receiver.connect()
-    client.connect()
-    with caplog.at_level(logging.WARNING, "p2pmsg"):
-        for socket in (receiver, client):
-            for _ in range(3):  # it is tried again, and refused again
-                eventually(socket.check)
-            assert f"does not admit our key {fingerprint(STRANGER.public)}" in socket.refusal
-    assert not sender.receive_subscriptions()
-    assert sender.domain.refused >= 3
-    assert server.domain.refused >= 3
-    texts = [record.getMessage() for record in caplog.records]
-    for place in (sender.endpoint, server.endpoint):
-        lines = [text for text in texts if text.startswith(place)]
-        assert any(f"key {key_text(STRANGER.public)} from 127.0.0.1: not among" in x for x in lines)
-        assert sum("does not admit our key" in text for text in lines) == 1
-    assert not any(key_text(STRANGER.secret) in text for text in texts)
-    admitted.publics.add(STRANGER.public)
-    assert eventually(lambda: (receiver.check(), sender.receive_subscriptions())[1]) == [b"\1"]
-    eventually(lambda: (sender.send(b"healed"), receiver.receive())[1])
-    assert request(client, server)[1] == b"request"
-    for socket in (receiver, client):
-        eventually(lambda socket=socket: not socket.check() and not socket.refusal)
-
-
-def test_keys_and_no_keys_do_not_come_together(opened, caplog):
-    secure = opened(ZmqSender, LOOPBACK, curve=server_of(CLIENT))
-    plain = opened(ZmqSender, LOOPBACK)
-    without = opened(ZmqReceiver, secure.endpoint)
-    wants = opened(ZmqReceiver, plain.endpoint, curve=client_of())
-    for receiver in (without, wants):
-        receiver.subscribe(b"")
-        receiver.connect()
-    with caplog.at_level(logging.WARNING, "p2pmsg"):
-        eventually(lambda: (secure.receive_subscriptions(), secure.connections.without_key)[1])
-        eventually(wants.check)
-    assert "has no security" in wants.refusal
-    assert "they have no keys" in caplog.text
-    assert not plain.receive_subscriptions()
-    secure.send(b"secret")
-    assert without.receive_wait(50) is None
-    assert not without.check()
 
 
 def test_an_admission_that_raises_refuses_one_connection_and_no_other(opened, caplog):

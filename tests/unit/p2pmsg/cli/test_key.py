@@ -6,7 +6,7 @@ import pytest
 
 from p2pmsg.cli import main
 from p2pmsg.security import read_key_file
-from transports import fingerprint, key_text
+from transports.curve import fingerprint, key_text
 
 
 def run(capsys, *words):

@@ -9,7 +9,7 @@ from p2pmsg.cli.settings import parse
 from p2pmsg.cli.table import COMMANDS, load, split
 from p2pmsg.errors import ConfigError
 from p2pmsg.security import new_keys, write_key_file
-from transports import fingerprint, key_text
+from transports.curve import fingerprint, key_text
 
 TCP = "tcp://127.0.0.1:5556"
 WORDS = {

@@ -3,11 +3,9 @@
 import asyncio
 import contextlib
 import gc
-import os
 import select
 import threading
 import time
-import warnings
 import weakref
 from collections import deque
 from types import SimpleNamespace
@@ -16,7 +14,7 @@ import pytest
 
 from p2pmsg.driver import threads
 from p2pmsg.driver.verbs import Blocking, Calling, Wait
-from p2pmsg.errors import ClosedError, P2PError, ReentrantCallError
+from p2pmsg.errors import ClosedError, P2PError
 from tests.unit.p2pmsg.driver.toy import AioBox, Box, LetterBox
 
 
@@ -114,16 +112,6 @@ def test_upkeep_goes_on_next_to_the_turns(user):
     assert user.box.peer.kept == 10
 
 
-def test_upkeep_that_failed_goes_on_after_a_rest(user, caplog):
-    user.box.peer.to_keep += [None, "four"]
-    user.box.driver.wake()
-    until = time.monotonic() + 30
-    while user.box.peer.kept < 4 and time.monotonic() < until:
-        with contextlib.suppress(TimeoutError, ValueError):
-            user.call(lambda peer: peer.receive(0.01))
-    assert user.box.peer.kept == 4
-
-
 def test_a_thread_that_waits_for_another_call_takes_no_turns_and_is_woken():
     with Box() as box:
         turns = []
@@ -166,13 +154,6 @@ def test_a_refusal_of_the_engine_leaves_nothing_to_put_right(user):
     assert user.box.peer.resyncs == 0
 
 
-def test_a_call_within_a_call_is_refused(user):
-    section = user.box.driver.section
-    with pytest.raises(ReentrantCallError):
-        section.run(lambda: section.run(len, ""))
-    assert section.run(lambda: section.read(len, "four")) == 4
-
-
 def test_turns_go_on_after_one_that_failed(user, caplog):
     peer = user.box.peer
     peer.far.send(b"a")
@@ -181,49 +162,6 @@ def test_turns_go_on_after_one_that_failed(user, caplog):
         assert user.call(lambda peer: peer.receive(30)) == b"a"
     except ValueError:  # in the caller's own turn
         assert user.call(lambda peer: peer.receive(30)) == b"a"
-
-
-def test_calls_that_wait_end_when_it_is_closed():
-    box = Box()
-    raised = []
-
-    def wait():
-        with pytest.raises(ClosedError) as caught:
-            box.run(box.peer.receive())
-        raised.append(caught.value)
-
-    threads = [threading.Thread(target=wait) for _ in range(3)]
-    for each in threads:
-        each.start()
-    box.close()
-    for each in threads:
-        each.join(30)
-    assert len(raised) == 3
-
-
-def test_of_many_threads_that_wait_each_gets_one():
-    with Box() as box:
-        taken = []
-        threads = [
-            threading.Thread(target=lambda: taken.append(box.run(box.peer.receive(30))))
-            for _ in range(8)
-        ]
-        for each in threads:
-            each.start()
-        box.peer.far.send(b"abcdefgh")
-        for each in threads:
-            each.join(60)
-        assert sorted(taken) == [b"%c" % each for each in b"abcdefgh"]
-
-
-def test_a_forked_child_closes_nothing_of_its_parent():
-    with Box() as box:
-        pid = os.fork()
-        if not pid:
-            peer = box.peer
-            box.close()
-            os._exit(not (peer.abandoned and peer.far.fileno() >= 0))
-        assert os.waitpid(pid, 0)[1] == 0
 
 
 class QuietBox(LetterBox):
@@ -288,20 +226,6 @@ def test_what_a_verb_has_open_is_closed_inside_when_its_call_is_interrupted():
         assert inside == [True]
 
 
-def test_cancelled_tasks_take_nothing():
-    async def main():
-        async with AioBox() as box:
-            tasks = [asyncio.create_task(box.run(box.peer.receive())) for _ in range(4)]
-            await asyncio.sleep(0.01)
-            box.peer.far.send(b"ab")
-            for each in tasks[:2]:
-                each.cancel()
-            found = await asyncio.wait_for(asyncio.gather(*tasks[2:]), 30)
-            assert sorted(found) == [b"a", b"b"]
-
-    asyncio.run(main())
-
-
 def test_a_task_that_is_cancelled_when_it_was_woken_leaves_it_to_the_next():
     async def main():
         async with AioBox() as box:
@@ -328,35 +252,6 @@ def test_another_thread_or_loop_is_refused():
     box = asyncio.run(main())
     with pytest.raises(RuntimeError, match="outside of an event loop"):
         box.driver.check_caller()
-
-
-def test_the_end_of_a_loop_closes_it(caplog):
-    async def main():
-        return AioBox()
-
-    box = asyncio.run(main())
-    assert box.peer.closed
-    assert "was not closed before its event loop ended" in caplog.text
-
-
-def test_one_that_is_collected_is_closed():
-    box = AioBox()
-    peer = box.peer
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        del box
-        gc.collect()
-    assert [each.category for each in caught] == [ResourceWarning]
-    assert peer.closed
-
-
-def test_opening_goes_on_in_another_thread():
-    async def main():
-        async with await AioBox.open() as box:
-            box.peer.far.send(b"a")
-            assert await box.run(box.peer.receive(30)) == b"a"
-
-    asyncio.run(main())
 
 
 def test_what_another_thread_wakes_takes_a_turn_soon():

@@ -7,7 +7,7 @@ import pytest
 
 from p2pmsg.driver import section as section_module
 from p2pmsg.driver.section import Section
-from p2pmsg.errors import P2PError, ReentrantCallError
+from p2pmsg.errors import ReentrantCallError
 
 LINES_MAX = 40
 
@@ -79,23 +79,6 @@ def test_threads_enter_one_after_the_other():
     for each in threads:
         each.join(60)
     assert (ledger.first, ledger.second, ledger.resyncs) == (8000, 8000, 0)
-
-
-def test_a_refusal_leaves_nothing_to_put_right_and_another_exception_does():
-    ledger = Ledger()
-    section = Section(ledger.resync)
-
-    def fail(error):
-        raise error
-
-    with pytest.raises(P2PError):
-        section.run(fail, P2PError("no"))
-    section.run(ledger.check)
-    assert ledger.resyncs == 0
-    with pytest.raises(ValueError, match="half done"):
-        section.run(fail, ValueError("half done"))
-    section.run(ledger.check)
-    assert ledger.resyncs == 1
 
 
 def test_a_call_within_a_call_is_refused_and_the_outer_one_goes_on():

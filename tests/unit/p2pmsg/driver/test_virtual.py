@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from p2pmsg.driver.virtual import ENDLESS_NS, Turns, VirtualDriver, VirtualLoopDriver
-from p2pmsg.errors import ClosedError, P2PError
+from p2pmsg.errors import ClosedError
 from p2pmsg.testing.network import FaultyNetwork
 from tests.unit.p2pmsg.driver.toy import FAR_NS, LetterBox
 
@@ -83,27 +83,6 @@ def test_upkeep_goes_on_next_to_the_turns(network, driver):
     driver.wake()
     network.run_until(network.clock.now_ns + 10)
     assert driver.peer.kept == 3
-
-
-def test_what_blocks_is_done_at_once_and_may_raise(network, driver):
-    assert driver.run(driver.peer.read_disk(lambda: 7)) == 7
-    with pytest.raises(OSError, match="disk"):
-        driver.run(driver.peer.read_disk(lambda: exec("raise OSError('disk')")))
-
-
-def test_a_refusal_leaves_the_engine_as_it_was(driver):
-    with pytest.raises(P2PError):
-        driver.run(driver.peer.refuse())
-    driver.run(driver.peer.read_disk(lambda: 7))
-    assert driver.peer.resyncs == 0
-
-
-def test_after_an_exception_the_engine_is_put_right(network, driver):
-    driver.peer.fails.append(KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        bring(driver, b"a")
-    assert driver.run(driver.peer.receive(1.0)) == b"a"
-    assert driver.peer.resyncs == 1
 
 
 def test_a_frozen_process_takes_no_turns(network, driver):

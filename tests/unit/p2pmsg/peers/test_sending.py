@@ -20,8 +20,7 @@ class Sender:
         self.sent = []
         self.shed = []
 
-    def send(self, frame, *, wait_ms=0):
-        assert not wait_ms
+    def send(self, frame):
         time.sleep(self.delay_s)
         if len(self.sent) >= self.space:
             return False

@@ -21,8 +21,7 @@ class Sender:
     def __init__(self, full=()):
         self.full, self.sent, self.shed = set(full), [], []
 
-    def send(self, frame, *, wait_ms=0):
-        assert wait_ms == 0
+    def send(self, frame):
         if frame in self.full:
             return False
         self.sent.append(frame)

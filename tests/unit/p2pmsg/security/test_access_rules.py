@@ -8,7 +8,7 @@ import pytest
 from p2pmsg.errors import ConfigError
 from p2pmsg.security.access_rules import LOOK_NS, AccessRules, DenialLog
 from p2pmsg.security.trust import KnownPeers
-from transports import key_text
+from transports.curve import key_text
 
 ANN, BOB, EVE = key_text(b"a" * 32), key_text(b"b" * 32), key_text(b"e" * 32)
 TEXT = f'[peers]\nann = "{ANN}"\n[[rule]]\nwho = ["ann", "bob"]\nsubscribe = ["trades"]\n'

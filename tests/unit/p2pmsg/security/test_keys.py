@@ -7,7 +7,7 @@ import pytest
 
 from p2pmsg.errors import ConfigError
 from p2pmsg.security import new_keys, read_key_file, write_key_file
-from transports import CurveKeys, key_text
+from transports.curve import CurveKeys, key_text
 
 
 def test_a_key_file_is_for_its_owner_only(tmp_path):

@@ -8,7 +8,7 @@ from p2pmsg import Security
 from p2pmsg.errors import AuthenticationError, ConfigError
 from p2pmsg.security import new_keys, write_key_file
 from p2pmsg.security.use import warn_if_open
-from transports import fingerprint, key_text
+from transports.curve import fingerprint, key_text
 
 OWN, A, B = new_keys(), new_keys(), new_keys()
 

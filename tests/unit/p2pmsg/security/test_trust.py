@@ -1,6 +1,5 @@
 """Known peers: the file's lines, its changes, and keys that have changed."""
 
-import logging
 import os
 import threading
 
@@ -8,7 +7,8 @@ import pytest
 
 from p2pmsg.errors import AuthenticationError, ConfigError
 from p2pmsg.security.trust import KnownPeers
-from transports import CurveKeys, fingerprint, key_text, parse_endpoint
+from transports import parse_endpoint
+from transports.curve import CurveKeys, fingerprint, key_text
 
 # The same ones in each process that collects the tests: they stand in the names of tests.
 A, B, C = (CurveKeys.of_secret(bytes([at]) * 32).public for at in (1, 2, 3))
@@ -84,31 +84,6 @@ def test_a_file_that_is_not_there_is_empty_until_it_is(tmp_path):
     assert known.peers() == []
     assert known.add("a", key_text(A)).public == A
     assert [str(peer) for peer in known.peers()] == [f"a {key_text(A)}"]
-
-
-def test_a_changed_file_is_read_again_and_a_broken_one_is_not(tmp_path, caplog):
-    path = file_of(tmp_path, f"a {key_text(A)}")
-    known = KnownPeers(path)
-    changed(path, f"b {key_text(B)}")
-    assert (known.of_key(A), known.of_key(B).name) == (None, "b")
-    with caplog.at_level(logging.ERROR, "p2pmsg"):
-        changed(path, "b broken")
-        for _ in range(3):
-            assert known.of_key(B).name == "b"
-        os.unlink(path)
-        assert known.of_key(B).name == "b"
-    assert len(caplog.records) == 2
-    assert f"{path}, line 1: key must be" in caplog.records[0].getMessage()
-    assert "what was read before stays" in caplog.text
-    changed(path, f"c {key_text(C)}")
-    assert known.of_key(C).name == "c"
-
-
-def test_a_file_that_all_can_write_is_refused(tmp_path):
-    path = file_of(tmp_path, f"a {key_text(A)}")
-    path.chmod(0o666)
-    with pytest.raises(ConfigError, match=r"chmod o-w.*mode 0666"):
-        KnownPeers(path)
 
 
 def test_a_changed_key_says_both_fingerprints(tmp_path):
