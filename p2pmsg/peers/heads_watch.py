@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import transports
+from p2pmsg import control
 from p2pmsg.checks import checked, shown
 from p2pmsg.driver.lifecycle import INHERITED, check_process
 from p2pmsg.driver.peer import Peer
@@ -16,8 +17,8 @@ from p2pmsg.peers.network import MACHINE, Network
 from p2pmsg.peers.range_channel import RangeChannel
 from p2pmsg.peers.settings import check_endpoints
 from p2pmsg.ranges.heads import Heads, check_patterns
-from p2pmsg.ranges.place import MS
-from p2pmsg.ranges.place_heads import PlaceHeads
+from p2pmsg.ranges.place import MS, Place
+from p2pmsg.ranges.place_heads import PlaceHeads, heartbeat_prefixes
 from p2pmsg.security.use import curve_client
 from recovery.checks import to_ns
 from transports.own_log import own_log as _log
@@ -201,9 +202,13 @@ class HeadsWatchPeer(Peer):
             self._forget(self._followed.pop(endpoint))
         for endpoint, at in self._wanted.items():
             if endpoint not in self._followed:
-                heads = PlaceHeads(at, self._topics, now_ns)
+                place, topics = Place(at), self._topics
+                place.listen(now_ns)
+                probe = None if topics is None else control.Probe(0, topics, "latest")
+                heads = PlaceHeads(place, probe, follows=True, now_ns=now_ns)
+                prefixes = heartbeat_prefixes(topics)
                 channel = RangeChannel(
-                    heads.place, self._network, security=self._security, prefixes=heads.prefixes
+                    place, self._network, security=self._security, prefixes=prefixes
                 )
                 self._followed[endpoint] = _Followed(heads, channel)
 

@@ -9,9 +9,10 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakValueDictionary
+from weakref import WeakSet
 
 import transports
+from p2pmsg import control
 from p2pmsg.checks import at_least, checked, shown
 from p2pmsg.driver.lifecycle import INHERITED, check_process
 from p2pmsg.driver.peer import Peer
@@ -23,8 +24,9 @@ from p2pmsg.peers.network import MACHINE, Network
 from p2pmsg.peers.range_channel import RangeChannel
 from p2pmsg.peers.settings import check_endpoints, check_name
 from p2pmsg.ranges.fetch import RangeFetch, take_reply
-from p2pmsg.ranges.heads import Heads, HeadsQuestion, check_patterns
-from p2pmsg.ranges.place import FRAME_BYTES_MAX, MS, Place
+from p2pmsg.ranges.heads import Heads, check_patterns
+from p2pmsg.ranges.place import FRAME_BYTES_MAX, MS, SILENCE_NS, Place
+from p2pmsg.ranges.place_heads import PlaceHeads
 from p2pmsg.ranges.sessions import Presence, SessionEntry
 from p2pmsg.security.use import curve_client
 from p2pmsg.topics import check_topic
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _LOOK_NS: Final = 50 * MS
+_ASK_NS: Final = 50 * MS
+_ASK_CEILING_NS: Final = 800 * MS
 _ANNOUNCED_NS: Final = 600 * MS
 """How long to listen for who publishes to a group: three announcements of each."""
 _NOBODY: Final = "no welcome came: nobody is there, or no p2pmsg peer"
@@ -83,7 +87,7 @@ class RangeReaderPeer(Peer):
         )
         self._channels = [self._channel(self._place)]
         self._fds: tuple[int, ...] = ()
-        self._questions: WeakValueDictionary[int, HeadsQuestion] = WeakValueDictionary()
+        self._questions: WeakSet[PlaceHeads] = WeakSet()
         self._asked = 0
         self._closed_why: str | None = None
         self.denied: dict[str, AccessDeniedError] = {}
@@ -103,8 +107,8 @@ class RangeReaderPeer(Peer):
                     if frame.kind not in (Kind.HEADS, Kind.DENIED):
                         take_reply(place, frame, now_ns)
                     elif place is self._place:
-                        for question in list(self._questions.values()):
-                            question.take(frame)
+                        for question in list(self._questions):
+                            question.take([frame], now_ns, _ASK_NS)
                 except FrameError:
                     place.refuse()
 
@@ -167,18 +171,62 @@ class RangeReaderPeer(Peer):
             place.choose(session, begun_ns)
         self.denied = {}
         self._asked += 1
-        question = HeadsQuestion(place, self._asked, asked_for, time_ns, begun_ns)
-        self._questions[self._asked] = question
+        probe: control.Probe | None = None
+        if time_ns is not None:
+            probe = control.Probe(0, asked_for or ["*"], "time", time_ns)
+        elif asked_for is not None:
+            probe = control.Probe(0, asked_for, "latest")
+        question = PlaceHeads(place, probe, number=self._asked, now_ns=begun_ns)
+        self._questions.add(question)
         while (now_ns := self.now_ns()) < begun_ns + limit_ns:
             self._check_open()
-            due_ns = min(begun_ns + limit_ns, question.ask(now_ns))
-            if question.result is not None:
-                self.denied = question.denied
-                return question.result
+            self._check_choice(now_ns)
+            if place.publisher is None or now_ns - begun_ns > SILENCE_NS:
+                place.listen(now_ns)
+            question.ask(now_ns, _ASK_NS, _ASK_CEILING_NS)
+            if (found := self._answer(question, asked_for)) is not None:
+                return found
             self._channels[0].raise_refused()
-            yield self._wait(place, due_ns)
-        who = question.unanswered() or self.found() or _NOBODY
+            yield self._wait(place, min(begun_ns + limit_ns, question.due_ns))
+        who = self._unanswered() or self.found() or _NOBODY
         raise LateError(f"no heads from {place.endpoint} within {limit_ns / 1e9:.3g} s: {who}")
+
+    def _answer(self, question: PlaceHeads, topics: list[str] | None) -> Heads | None:
+        """Return what was answered, if it was; `AccessDeniedError` where that is nothing."""
+        relay, peer = self._place.relay, self._place.publisher
+        if relay is not None and (of_relay := question.denied.get(relay.relay)):
+            raise next(iter(of_relay.values()))
+        found = None if peer is None else question.heads.get(peer.session)
+        if found is not None:
+            denied = question.denied.get(found.session, {})
+            if denied and topics is None and not found.streams:
+                raise next(iter(denied.values()))
+            self.denied = {each: denied[each] for each in denied if each in (topics or ())}
+        return found
+
+    def _unanswered(self) -> str:
+        """Return who is there that has not answered, for people; "" where nobody is."""
+        place = self._place
+        relay, peer, wanted = place.relay, place.publisher, place.wanted
+        if peer is not None:
+            return f"{peer.name!r} gives no answer"
+        if relay is None or not relay.is_known:
+            return ""
+        what = "no session yet" if wanted is None else f"no session {wanted:016x}"
+        return f"the relay there has {what}"
+
+    def _check_choice(self, now_ns: int) -> None:
+        """Raise `ConfigError` where it must be said which of a relay's sessions is meant."""
+        place = self._place
+        relay = place.relay
+        if relay is None or place.publisher is not None or place.wanted is not None:
+            return
+        if relay.is_complete and len(relay.sessions) > 1:
+            several = [f"{each:016x}" for each in list(relay.sessions)[:4]]
+            limit = f"given: the relay at {place.endpoint} serves {len(relay.sessions)} sessions"
+            raise ConfigError("session", f"{limit}, such as {', '.join(several)}", None)
+        if relay.is_complete and not relay.sessions:
+            relay.begin(now_ns=now_ns)  # perhaps one comes
 
     def sessions(self, timeout: float | None) -> Verb[list[SessionEntry]]:
         """Return which sessions can be read."""

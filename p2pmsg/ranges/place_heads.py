@@ -1,8 +1,9 @@
-"""Following the heads of all that is at one endpoint. No I/O.
+"""The heads of what is at one endpoint: of all sessions, or of the one that is read. No I/O.
 
 ::
 
-    asked   a publisher with new heads: every `refresh`; a quiet one: ever more rarely
+    asked   until it answers: after 50 ms, then ever more rarely; who is followed, on and on:
+            a publisher with new heads: every `refresh`; a quiet one: ever more rarely
     heard   by heartbeats of the followed topics, 10 ms after a stream falls quiet
 
     a publisher   one session: its welcome says which, HEADS and heartbeats where it stands
@@ -13,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-import transports
 from p2pmsg import control, wire
 from p2pmsg.errors import AccessDeniedError, P2PError
 from p2pmsg.ranges.heads import Heads, StreamHead, all_denied_by, heads_of
@@ -45,17 +45,26 @@ class _Question:
         self.due_ns = self.wait_ns = 0
 
 
+def heartbeat_prefixes(topics: list[str] | None) -> list[bytes]:
+    """Return of which frames the heartbeats are that say more of these topics, and of relays."""
+    kind = bytes((wire.VERSION, Kind.HEARTBEAT))
+    found = [one.encode() + b"\0" + wire.MAGIC + kind for one in topics or () if one[-1:] != "*"]
+    return [wire.control_prefix(Kind.HEARTBEAT), *found]
+
+
 class PlaceHeads:
     """The publisher or relay at one endpoint.
 
     Args:
-        endpoint: where it is.
-        topics: which are of interest; None: all, without their heartbeats.
+        place: who is there.
+        body: which streams are asked about; None: all.
+        number: of the question; answers repeat it.
+        follows: whether all sessions that are there are asked, and what is denied is logged.
+            Default: only the one that the place reads.
         now_ns: monotonic time.
 
     Attributes:
-        place: who is there.
-        prefixes: of the heartbeats to take.
+        place: as it was given.
         heads: what is known, by session.
         reachable: whether it has answered lately.
         denied: what is denied, by session and pattern.
@@ -64,19 +73,15 @@ class PlaceHeads:
     """
 
     def __init__(
-        self, endpoint: transports.Endpoint, topics: list[str] | None, now_ns: int
+        self,
+        place: Place,
+        body: control.Probe | None,
+        *,
+        number: int = 1,
+        follows: bool = False,
+        now_ns: int,
     ) -> None:
-        self.place = Place(endpoint)
-        self.place.listen(now_ns)
-        kind = bytes((wire.VERSION, Kind.HEARTBEAT))
-        self.prefixes = [
-            wire.control_prefix(Kind.HEARTBEAT),  # relays'
-            *(
-                topic.encode() + b"\0" + wire.MAGIC + kind
-                for topic in topics or ()
-                if not topic.endswith("*")
-            ),
-        ]
+        self.place = place
         self.heads: dict[int, Heads] = {}
         self.denied: dict[int, dict[str, AccessDeniedError]] = {}
         self._denied: dict[int, dict[str, AccessDeniedError]] = {}
@@ -84,8 +89,7 @@ class PlaceHeads:
         self.reachable = False
         self.due_ns = 0
         self._questions: dict[int, _Question] = {}
-        self._probe = None if topics is None else control.Probe(0, topics, "latest")
-        self._request = 0
+        self._body, self._number, self._follows = body, number, follows
         self._relay_version = -1
         self._list_due_ns = 0
         self._changed = False
@@ -118,7 +122,7 @@ class PlaceHeads:
             if now_ns - self._connected_ns > _RECONNECT_NS:
                 self._connected_ns = now_ns
                 place.renew()
-        if place.relay is not None and now_ns >= self._list_due_ns:
+        if self._follows and place.relay is not None and now_ns >= self._list_due_ns:
             self._list_due_ns = now_ns + _LIST_NS
             place.relay.begin(now_ns=now_ns)
         self._on_presences()
@@ -126,12 +130,10 @@ class PlaceHeads:
             if now_ns >= question.due_ns:
                 question.wait_ns = max(floor_ns, min(ceiling_ns, 2 * question.wait_ns))
                 question.due_ns = now_ns + question.wait_ns
-                self._request += 1
-                place.outbox.append(
-                    wire.control_frame(
-                        Kind.HEADS_REQUEST, session, self._probe, sequence=self._request
-                    )
+                request = wire.control_frame(
+                    Kind.HEADS_REQUEST, session, self._body, sequence=self._number
                 )
+                place.outbox.append(request)
         self._plan(now_ns)
 
     def take(self, frames: Iterable[Frame], now_ns: int, floor_ns: int) -> bool:
@@ -156,7 +158,7 @@ class PlaceHeads:
     def _plan(self, now_ns: int) -> None:
         relay = self.place.relay
         due_ns = [question.due_ns for question in self._questions.values()]
-        if relay is not None:
+        if self._follows and relay is not None:
             due_ns.append(self._list_due_ns)
         if not due_ns or not (relay is None or relay.is_complete):
             due_ns.append(now_ns + _ALONE_NS)
@@ -165,7 +167,7 @@ class PlaceHeads:
     def _on_presences(self) -> None:
         """Ask those from now on who are here now."""
         place, questions = self.place, self._questions
-        presences = place.presences()
+        presences = self._presences()
         if questions.keys() != presences.keys() or any(
             questions[session].presence is not presence for session, presence in presences.items()
         ):
@@ -182,8 +184,17 @@ class PlaceHeads:
             if presences:  # one that has nothing for us lists no session
                 self.denied = {s: found for s, found in self.denied.items() if s in presences}
 
+    def _presences(self) -> dict[int, Presence]:
+        """Return whom to ask, by session."""
+        peer = self.place.publisher
+        if self._follows:
+            return self.place.presences()
+        return {} if peer is None else {peer.session: peer}
+
     def _take_heads(self, frame: Frame) -> None:
-        presence = self.place.presences().get(frame.session)
+        if frame.sequence != self._number:
+            return  # it answers another question
+        presence = self._presences().get(frame.session)
         if presence is None:
             raise FrameError("session")
         body = self._pages.take(frame.session, control.read_body(frame, control.Heads))
@@ -191,7 +202,8 @@ class PlaceHeads:
         if body is None:
             return  # more of it follows
         self._settle_denied(frame.session)
-        heads = heads_of(presence, body)
+        is_of_time = self._body is not None and self._body.start == "time"
+        heads = heads_of(presence, body, with_time=is_of_time)
         if self.heads.get(frame.session) == heads:
             return
         self._changed = True
@@ -207,7 +219,7 @@ class PlaceHeads:
     def _on_denied(self, frame: Frame) -> None:
         """Note what is denied of an answer that follows, or by a relay of all that it has."""
         denied = control.read_body(frame, control.Denied)
-        relay, presence = self.place.relay, self.place.presences().get(frame.session)
+        relay, presence = self.place.relay, self._presences().get(frame.session)
         is_relay = relay is not None and relay.relay == frame.session
         if presence is None and not is_relay:
             raise FrameError("session")
@@ -223,7 +235,7 @@ class PlaceHeads:
         if known.keys() == found.keys():
             return
         self._changed = True
-        for pattern in found.keys() - known.keys():
+        for pattern in found.keys() - known.keys() if self._follows else ():
             _log.warning("%s: %s", self.place.endpoint.address, found[pattern])
         others = {one: each for one, each in self.denied.items() if one != session}
         self.denied = {**others, session: found} if found else others
