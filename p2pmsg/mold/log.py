@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from p2pmsg import wire
-from p2pmsg.errors import ConfigError, LogFailedError
+from p2pmsg.errors import ConfigError
 from p2pmsg.mold import codec
 from p2pmsg.mold.feed import FIRST
 from p2pmsg.mold.sessions import session_id
 from p2pmsg.publisher.batch import pack_slice
-from p2pmsg.publisher.log import PublisherLog
-from p2pmsg.publisher.steps import Steps
+from p2pmsg.publisher.log import PublisherLog, Steps
 from p2pmsg.stats import LogStats
 from p2pmsg.wire import Frame, FrameError
 
@@ -66,7 +65,7 @@ class MoldLog:
     def append(self, sequence: int, packet: bytes) -> None:
         """Write a packet's messages, before it goes out; raises `LogFailedError`.
 
-        `bring_to_disk` comes after it, and before the packet goes out.
+        With `syncs_first`, `upkeep` comes in between.
         """
         messages = codec.read_packet(packet).messages
         wall_ns = time.time_ns()
@@ -76,12 +75,15 @@ class MoldLog:
             now_ns=time.monotonic_ns(),
         )  # fmt: skip
 
-    def bring_to_disk(self) -> None:
-        """With `fsync="always"`: force what was written to the disk; raises `LogFailedError`."""
-        if self._log.syncs_first:
-            self._log.next_deadline_ns(now_ns=time.monotonic_ns())
-            if not self._log.sync() and self._log.failed is None:
-                raise LogFailedError(str(self._log.broken))
+    @property
+    def syncs_first(self) -> bool:
+        """Whether packets may go out only when they are on the disk (`fsync="always"`)."""
+        return self._log.syncs_first
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be brought to the disk any more, or None."""
+        return self._log.broken
 
     def history(self, start: int, stop: int) -> Sequence[bytes]:
         """Return the messages from `start` on that are kept, of some frames, up to `stop`.

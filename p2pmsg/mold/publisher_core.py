@@ -51,6 +51,7 @@ class MoldPublisherCore:
 
     Attributes:
         outbox: packets for the group, oldest first.
+        unsynced: packets that go there once they are on the disk (`fsync="always"`).
         replay: the packets that were sent.
         invalid: requests that were dropped, by reason.
         requests, messages_repaired: requests taken, and messages sent again.
@@ -72,6 +73,7 @@ class MoldPublisherCore:
         self.session = session
         self.following = 1 if log is None else log.following
         self.outbox: deque[bytes] = deque()
+        self.unsynced: deque[_Made] = deque()
         self.replay = ReplayBuffer(replay_bytes)
         self.invalid: Counter[str] = Counter()
         self.requests = self.messages_repaired = self.unanswered = self.throttled = 0
@@ -89,10 +91,19 @@ class MoldPublisherCore:
         """Accept messages; returns the first and the last one's sequence."""
         first = self.following
         made = codec.packets(self.session, first, messages, self._packet_bytes)
-        logged, failure = (made, None) if self._log is None else self._write(self._log, made)
-        for sequence, count, data in logged:
-            self.outbox.append(data)
-            self.replay.append(_STREAM, sequence, count, data, now_ns=now_ns, timestamp_ns_max=0)
+        failure: LogFailedError | None = None
+        for packet in made:
+            sequence, count, data = packet
+            try:
+                if self._log is not None:
+                    self._log.append(sequence, data)
+            except LogFailedError as error:
+                failure = error
+                break
+            if self._log is not None and self._log.syncs_first:
+                self.unsynced.append(packet)
+            else:
+                self._keep(packet, now_ns)
             self.following = sequence + count
         self._heartbeat.data_sent(now_ns=now_ns)
         if failure is not None:
@@ -101,24 +112,24 @@ class MoldPublisherCore:
             raise failure
         return first, self.following - 1
 
-    def _write(
-        self, log: "MoldLog", made: list[_Made]
-    ) -> tuple[list[_Made], LogFailedError | None]:
-        """Write packets to the log; return those that may go out, and why not all of them."""
-        logged: list[_Made] = []
-        failure: LogFailedError | None = None
-        try:
-            for packet in made:
-                sequence, _, data = packet
-                log.append(sequence, data)
-                logged.append(packet)
-        except LogFailedError as error:
-            failure = error
-        try:
-            log.bring_to_disk()
-        except LogFailedError as error:
-            return [], failure or error
-        return logged, failure
+    def _keep(self, packet: _Made, now_ns: int) -> None:
+        sequence, count, data = packet
+        self.outbox.append(data)
+        self.replay.append(_STREAM, sequence, count, data, now_ns=now_ns, timestamp_ns_max=0)
+
+    @property
+    def head(self) -> int:
+        """The sequence after the last message that anybody may get to know."""
+        return self.unsynced[0][0] if self.unsynced else self.following
+
+    def on_synced(self, *, now_ns: int) -> None:
+        """Let go what is on the disk; where it did not get there, nobody has its sequences."""
+        if self.unsynced and self._log is not None and self._log.failure is not None:
+            self.following = self.head
+            self.unsynced.clear()
+        while self.unsynced:
+            self._keep(self.unsynced[0], now_ns)
+            self.unsynced.popleft()
 
     def resync(self) -> None:
         """Go on after what an exception left in the outbox, the replay buffer, or the log alone.
@@ -126,6 +137,7 @@ class MoldPublisherCore:
         No caller got its sequences, and receivers may have it, or ask for it.
         """
         known = [self.following, self.replay.next(_STREAM)]
+        self.unsynced.clear()  # they are in the log, if nowhere else
         if self._log is not None:
             known.append(self._log.following)
         if self.outbox:
@@ -147,10 +159,10 @@ class MoldPublisherCore:
         if self.ended:
             if now_ns >= self._end_due_ns:
                 self._end_due_ns = now_ns + END_REPEAT_NS
-                self.outbox.append(codec.end_of_session(self.session, self.following))
+                self.outbox.append(codec.end_of_session(self.session, self.head))
         elif self._heartbeat.due(now_ns=now_ns):
             self._heartbeat.sent(now_ns=now_ns)
-            self.outbox.append(codec.heartbeat(self.session, self.following))
+            self.outbox.append(codec.heartbeat(self.session, self.head))
 
     def next_deadline_ns(self) -> int:
         """Return when `handle_timer` has something to do."""
@@ -171,7 +183,7 @@ class MoldPublisherCore:
             self.invalid[str(error)] += 1
             return
         self.requests += 1
-        stop = min(start + count, self.following)
+        stop = min(start + count, self.head)
         if start >= stop:
             return
         if not self._may_answer(str(address[0]), now_ns):

@@ -186,6 +186,8 @@ class MoldPublisherPeer(Peer):
                     yield from self._log.upkeep(now_ns=self.now_ns())
                 finally:
                     self._is_at_disk = False
+                self._core.on_synced(now_ns=self.now_ns())
+                self._send(self.now_ns())
             for _ in range(_ANSWERS_PER_TURN):
                 if self._reading is None:
                     break
@@ -198,7 +200,7 @@ class MoldPublisherPeer(Peer):
             return False
         now_ns = self.now_ns()
         due_ns = self._log.next_deadline_ns(now_ns=now_ns)
-        return due_ns is not None and now_ns >= due_ns
+        return bool(self._core.unsynced) or (due_ns is not None and now_ns >= due_ns)
 
     def _look_up(self, answer: Answer) -> Verb[None]:
         """Answer what is in the log, or in the history, and go on with the next request."""
@@ -239,19 +241,32 @@ class MoldPublisherPeer(Peer):
     # --------------------------------------------------------------------------- verbs
 
     def publish(self, messages: Sequence[bytes]) -> Verb[tuple[int, int]]:
-        """Send messages as soon as those before them have left; return their sequences."""
-        while self._core.outbox and self._closed_why is None:
-            yield Wait(self._has_space)
+        """Send messages as soon as those before them have left; return their sequences.
+
+        Where they go to the disk first, the upkeep brings them there, and sends them.
+        """
+        core = self._core
+        while (core.unsynced or core.outbox) and self._closed_why is None:
+            yield Wait(self._is_synced, by_io=False) if core.unsynced else Wait(self._has_space)
         if self._closed_why is not None:
             raise ClosedError("the publisher", self._closed_why)
         now_ns = self.now_ns()
-        result = self._core.publish(messages, now_ns=now_ns)
+        first, last = core.publish(messages, now_ns=now_ns)
         self._send(now_ns)
-        return result
+        if not core.unsynced:
+            return first, last
+        if not (yield Wait(lambda: core.head > last or core.following <= first, by_io=False)):
+            raise ClosedError("the publisher", "it was closed before it was on the disk")
+        if core.following <= first and self._log is not None:
+            failure = LogFailedError(str(self._log.failure))
+            failure.add_note(f"0 of {last + 1 - first} messages were accepted")
+            raise failure
+        return first, last
 
     def close(self, linger: float) -> Verb[None]:
         """Say that the session is over, after all that was published, and go on answering."""
         self._closed_why = "it is closed"
+        yield Wait(lambda: not self._core.unsynced, by_io=False)
         self._core.end(now_ns=self.now_ns())
         while self._core.outbox:
             yield Wait(self._has_left)
@@ -277,6 +292,9 @@ class MoldPublisherPeer(Peer):
 
     def _has_space(self) -> bool:
         return self._closed_why is not None or not self._core.outbox
+
+    def _is_synced(self) -> bool:
+        return self._closed_why is not None or not self._core.unsynced
 
     def _has_left(self) -> bool:
         return not self._core.outbox

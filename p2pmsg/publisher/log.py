@@ -5,16 +5,15 @@ megabyte ahead of what is asked for, outside the publisher's lock.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from p2pmsg.driver.verbs import Blocking
 from p2pmsg.errors import LogError, LogFailedError, LogFormatError, LogInUseError, P2PError
 from p2pmsg.publisher.batch import Batch
-from p2pmsg.publisher.steps import Steps, run_steps
 from p2pmsg.publisher.tail_frames import frame_of
 from p2pmsg.trouble import Trouble
 from recovery import Kept
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
     from p2pmsg.stats import LogStats
     from recovery.log import LogConfig, LogReader, LogWriter, TailSlot
 
+R = TypeVar("R")
+Steps = Generator[Blocking, Any, R]
+"""A part of a verb that waits for the disk."""
 _MS: Final = 1_000_000
 AHEAD_MAX: Final = 16
 """How many readers are read ahead for, half a MiB each; the one idle for longest is dropped."""
@@ -315,10 +317,6 @@ class PublisherLog:
         if self._sync_due_ns is None:
             self._sync_due_ns = now_ns + (0 if self.syncs_first else self._interval_ns)
         return self._sync_due_ns
-
-    def sync(self) -> bool:
-        """Do as `sync_steps`, and wait for the disk here."""
-        return run_steps(self.sync_steps())
 
     def sync_steps(self) -> Steps[bool]:
         """Bring what was written to the disk.

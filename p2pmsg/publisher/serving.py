@@ -17,10 +17,9 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.access import AccessRules
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.heartbeats import HeartbeatSender
-from p2pmsg.publisher.log import PublisherLog
+from p2pmsg.publisher.log import PublisherLog, Steps
 from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.publisher.served import FrameMemory, ServedSession, ServedStream
-from p2pmsg.publisher.steps import Steps
 from p2pmsg.wire import Kind
 from recovery import PartedFrame, ReplayBuffer
 

@@ -90,3 +90,18 @@ def refusals(replies):
     """(ranges, reason) of refusals."""
     bodies = [control.read_body(Frame(data), control.Refused) for data in replies]
     return [(body.ranges, body.reason) for body in bodies]
+
+
+def run_steps(steps):
+    """Make the calls of a part of a verb here; return its result."""
+    try:
+        request = next(steps)
+        while True:
+            try:
+                result = request.call()
+            except OSError as error:
+                request = steps.throw(error)
+            else:
+                request = steps.send(result)
+    except StopIteration as end:
+        return end.value

@@ -13,6 +13,7 @@ from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.tail_frames import frame_of
 from recovery import ReplayBuffer
 from recovery.log import LogReader, LogWriter, MemoryStore, state, truncate, verify
+from tests.unit.p2pmsg.publisher.served import run_steps
 
 MS = 1_000_000
 FRAME = bytes(1000)
@@ -50,7 +51,7 @@ def append(log, count=1):
 
 def is_settled(log, now_ns=0):
     """Bring to the disk what opening the log has written."""
-    log.sync()
+    run_steps(log.sync_steps())
     return log.next_deadline_ns(now_ns=now_ns) is None
 
 
@@ -65,7 +66,7 @@ def test_one_sync_is_for_all_that_waits(fsync, monkeypatch):
         synced.clear()
         append(log, 200)
         assert not synced
-        log.sync()
+        run_steps(log.sync_steps())
         assert len(synced) == 1
 
 
@@ -75,7 +76,7 @@ def test_closing_reports_an_fsync_that_failed_before(on_error):
     log = log_of(store, on_error=on_error)
     append(log)
     store.failing = {"sync": OSError(errno.EIO, "Input/output error")}
-    log.sync()
+    run_steps(log.sync_steps())
     store.failing = {}
     if on_error == "continue":
         log.close()
@@ -218,7 +219,7 @@ def test_a_crash_of_the_system_gives_no_returned_sequence_again(before):
     if before:
         publish(core, before)
         core.flush(now_ns=1)
-        core.log.sync()
+        run_steps(core.log.sync_steps())
     last = publish(core, 1000)  # more than are reserved, and in no frame yet
     store.crash()
 
@@ -281,7 +282,7 @@ def test_a_disk_that_was_full_when_sequences_were_to_be_reserved_is_over_with():
     publish(core, 60)
     core.flush(now_ns=1)
     store.failing = {"replace": OSError(errno.ENOSPC, "No space left on device")}
-    assert core.log.sync()  # the frames have their place, and their sequences
+    assert run_steps(core.log.sync_steps())  # the frames have their place, and their sequences
     publish(core, 60)
     with pytest.raises(LogFailedError, match="No space left"):
         core.flush(now_ns=1)
@@ -469,7 +470,7 @@ def test_a_log_that_was_given_up_is_not_gone_on_with_after_a_crash_of_the_system
     core = core_of(store, on_error="continue")
     publish(core, 3)
     core.flush(now_ns=1)
-    core.log.sync()
+    run_steps(core.log.sync_steps())
     store.failing = {"write": OSError(errno.ENOSPC, "No space left on device")}
     for _ in range(3):  # in no log, and far beyond what was reserved
         publish(core, 100)

@@ -6,10 +6,10 @@ import os
 import pytest
 
 from p2pmsg.publisher.log import PublisherLog
-from p2pmsg.publisher.steps import run_steps
 from recovery.log import FileStore, LogConfig, MemoryStore, Tail
 from recovery.log.store import allocate
 from tests.descriptors import no_descriptor_left
+from tests.unit.p2pmsg.publisher.served import run_steps
 from tests.unit.recovery.log.logs import Log, read_stream, segments
 
 PASSING = ["EMFILE", "ENFILE", "ENOENT", "ENOSPC", "EDQUOT", "EINTR", "ENOMEM", "EAGAIN"]
@@ -34,10 +34,10 @@ def test_a_failed_fsync_is_final_whatever_it_fails_with(name):
     log = publisher_log(store, fsync="always")
     append(log)
     store.failing["sync"] = error_of(name)
-    assert not log.sync()
+    assert not run_steps(log.sync_steps())
     assert error_of(name).strerror in log.broken
     store.failing.clear()
-    assert not log.sync()
+    assert not run_steps(log.sync_steps())
 
 
 @pytest.mark.parametrize("name", PASSING)
