@@ -80,13 +80,10 @@ class ServingPeer(Peer):
 
     def _use_sockets(self) -> None:
         """Begin to use what the subclass has opened."""
-        core, group = self.core, self._group
         if self._security is not None:
             from p2pmsg.security.access_watch import AccessWatch
 
             self._rules = AccessWatch(self._security.grants, self.sender, self.server)
-        if group is None:
-            core.control.await_subscriptions()
         server, sender = self.server, self.sender
         busy = {server.fileno(), server.connections.fd, sender.connections.fd} - {-1}
         self._fds_while_busy = frozenset(busy)
@@ -103,7 +100,7 @@ class ServingPeer(Peer):
         """Take subscriptions and requests, do what is due, send what there is space for."""
         if self._is_ended:
             return
-        self._take_subscriptions(now_ns)
+        self._take_subscriptions()
         if self._rules is not None:
             self._check_rules(self._rules, now_ns)
         if len(self.core.outbox) < _OUTBOX_MAX:
@@ -158,10 +155,9 @@ class ServingPeer(Peer):
     def _has_more_subscriptions(self) -> bool:
         return self.sender.has_more
 
-    def _take_subscriptions(self, now_ns: int) -> None:
+    def _take_subscriptions(self) -> None:
         self.server.connections.update()
-        for note in self.sender.receive_subscriptions():
-            self.core.control.on_subscription(note, now_ns=now_ns)
+        self.sender.receive_subscriptions()
 
     def _send_waiting(self) -> None:
         if self.outgoing.waits:

@@ -24,7 +24,9 @@ CACHE_NS_PER_HEAD: Final = 10_000
 _CACHED_MAX: Final = 8
 _CACHED_PATTERNS_MAX: Final = 16
 HEADS_PER_S: Final = 200_000
-"""What one asker, and all of them, may have made, in heads and patterns: half of one processor."""
+"""What all askers may have made, in heads and patterns: half of one processor."""
+ASKER_HEADS_PER_S: Final = HEADS_PER_S // 2
+"""What one of them may: it leaves as much for the others."""
 HEADS_AT_ONCE: Final = 1_000_000
 """The same after a pause: 15 times the heads of a publisher that has all topics it may have."""
 ALL_AT_ONCE: Final = 250_000
@@ -136,7 +138,7 @@ class HeadsMaker:
     def _budget(self, requester: bytes) -> TokenBucket:
         budget = self._budgets.get(requester)
         if budget is None:
-            budget = self._budgets[requester] = TokenBucket(HEADS_PER_S, HEADS_AT_ONCE)
+            budget = self._budgets[requester] = TokenBucket(ASKER_HEADS_PER_S, HEADS_AT_ONCE)
             while len(self._budgets) > _ASKERS_MAX:
                 self._budgets.popitem(last=False)
         self._budgets.move_to_end(requester)

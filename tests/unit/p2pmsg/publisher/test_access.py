@@ -242,11 +242,3 @@ def test_those_without_any_right_are_not_counted_and_change_nothing(asked):
     assert {name: count for name, count in done.items() if count} == {"trades": 5}
     asked.ask("ann", Kind.LEAVE, body)
     assert handler.subscribers == {}
-
-
-def test_questions_that_wait_are_answered_by_the_rights_of_who_asked(asked, monkeypatch):
-    now_ns = asked.now_ns
-    asked.core.requests.heads._all.take(10**9, now_ns)
-    assert asked.heads("bob") == {}
-    asked.now_ns += 10**16
-    assert set(asked.answers()["HEADS"]) == {"trades", "quotes.us", "quotes.eu"}
