@@ -193,10 +193,6 @@ class Nack(codec.Struct, array_like=True):
     """
 
 
-HISTORY = "history"
-"""Why a multicast publisher refuses by UDP: its buffer has forgotten it, its log may have it."""
-
-
 class Refused(codec.Struct, array_like=True):
     """Publisher to subscriber: these cannot be had (`evicted`), or not now (`budget`).
 

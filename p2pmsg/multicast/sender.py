@@ -8,12 +8,12 @@
 A datagram counts only with a token that its sender got over the recovery channel when it joined; so
 nobody else is answered, waited for, or makes the publisher send anything.
 
-What a NACK asks for and the replay buffer does not have is not answered here, but by a hint: its
-receiver is to ask over the recovery channel, which has the log, and a definite answer. What has not
-gone out because it is not on the disk yet is not answered at all.
+What a NACK asks for and the replay buffer does not have is not answered: its receiver asks over
+the recovery channel, which has the log, and a definite answer. What has not gone out because it
+is not on the disk yet is not answered either.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -43,8 +43,6 @@ _LAG_PART = 4
 """How far the slowest receiver may lag: a quarter of what the replay buffer holds."""
 FRAMES_PER_CALL: Final = 45
 """So many datagrams of 1,400 bytes fit the 64 KiB that one call sends."""
-HINTS_MAX = 256
-"""Hints that wait to be sent; more are not needed, for who has none asks again."""
 _encode_into: Final = encoder.encode_into
 _PARTS_OF = "\0"
 """Between a topic, which has no zero byte, and the sequence of a frame whose parts are repaired."""
@@ -81,7 +79,6 @@ class MulticastSender:
         datagram_bytes: the size of a datagram, if it had a checksum and was not sealed.
         frame_bytes: how much of a datagram a frame may be.
         parity: makes parity, where that is configured.
-        hints: (address, frame) for those who asked for what only the recovery channel may have.
 
     """
 
@@ -117,7 +114,6 @@ class MulticastSender:
         self.invalid: Counter[str] = Counter()
         self.nacks = 0
         self.frames_repaired = self.messages_repaired = self.bytes_repaired = 0
-        self.hints: deque[tuple[Any, bytes]] = deque()
 
     def receive(self, data: bytes, address: Any, *, now_ns: int) -> None:
         """Take a datagram that came from a receiver; what is malformed is counted."""
@@ -131,7 +127,7 @@ class MulticastSender:
             if frame.session != self._served.session:
                 raise FrameError("session")
             if frame.kind == Kind.NACK:
-                self._receive_nack(frame, address, sealed_by, now_ns)
+                self._receive_nack(frame, sealed_by, now_ns)
             elif frame.kind == Kind.MARKED:
                 body = control.read_body(frame, control.Marked)
                 owner = self._owner(body.token) if sealed_by is None else sealed_by
@@ -284,7 +280,7 @@ class MulticastSender:
             return [datagram.with_flags(frame, add=flags) if flags else frame]
         return datagram.fragments(frame, self.datagram_bytes, flags)
 
-    def _receive_nack(self, frame: Frame, address: Any, sealed_by: int | None, now_ns: int) -> None:
+    def _receive_nack(self, frame: Frame, sealed_by: int | None, now_ns: int) -> None:
         nack = control.read_body(frame, control.Nack)
         requester = b"%x" % (self._owner(nack.token) if sealed_by is None else sealed_by)
         self.nacks += 1
@@ -293,12 +289,6 @@ class MulticastSender:
         stream, ranges = nack.topic, nack.ranges
         high = self._served.head(nack.topic)[1]
         earliest = self._replay.earliest(nack.topic)
-        kept_from = high if earliest is None else earliest
-        first = ranges[0][0] if nack.parts_of is None and ranges else nack.parts_of
-        if first is not None and first < kept_from and len(self.hints) < HINTS_MAX:
-            hint = control.Refused(nack.topic, [(0, kept_from)], control.HISTORY)
-            refusal = wire.control_frame(Kind.REFUSED, self._served.session, hint)
-            self.hints.append((address, refusal))
         if nack.parts_of is not None:
             if nack.parts_of >= high:
                 return
@@ -309,7 +299,7 @@ class MulticastSender:
             size = datagram.part_bytes(bytes(kept[0].frame), self.datagram_bytes)
             low, high = 0, -(-len(kept[0].frame) // size)
         else:
-            low = kept_from
+            low = high if earliest is None else earliest
         clipped = [(max(start, low), min(stop, high)) for start, stop in ranges]
         wanted = [(start, stop) for start, stop in clipped if start < stop]
         self.repair.request(requester, stream, wanted, attempt=nack.attempt, now_ns=now_ns)

@@ -127,15 +127,12 @@ class DatagramSender:
                 self._mark()
         return sent
 
-    def send_outbox(self, outbox: deque[bytes], *, held: bool) -> bool:
-        """Send what is in the outbox, in trains; False where frames remain.
-
-        With `held` the receivers' window is respected.
-        """
+    def send_outbox(self, outbox: deque[bytes]) -> bool:
+        """Send what is in the outbox, in trains; False where frames remain."""
         trains = 0
         while outbox or self._parts:
             self.receive_subscriptions()  # the caller keeps the driver from it
-            if trains >= _SENT_AT_ONCE or not self._may_send(held=held):
+            if trains >= _SENT_AT_ONCE or not self._may_send():
                 return False
             if self.multicast.parity is not None:
                 while outbox and len(self._parts) < SEGMENTS_MAX:
@@ -149,9 +146,6 @@ class DatagramSender:
 
     def send_repairs(self) -> None:
         """Send what was asked for, as far as the rate limit of repairs lets it go."""
-        while self.multicast.hints:
-            address, hint = self.multicast.hints.popleft()
-            self._udp.send(self.multicast.datagram_of(hint), address)
         frames: list[bytes] = []
         for _ in range(_REPAIRS_PER_CALL):
             repair = self.multicast.next_repair(now_ns=self._now_ns())
@@ -202,11 +196,11 @@ class DatagramSender:
         """Whether it is the pace that frames wait for, and no receiver."""
         return self._bucket.available(self._now_ns()) < 1
 
-    def _may_send(self, *, held: bool = True) -> bool:
+    def _may_send(self) -> bool:
         now_ns = self._now_ns()
         if self._bucket.available(now_ns) < 1:
             return False
-        if not held or not self._flows or self.multicast.window.space() > 0:
+        if not self._flows or self.multicast.window.space() > 0:
             return True
         self.waits += 1
         if now_ns - self._marked_ns > _MARK_AGAIN_NS:
@@ -288,7 +282,7 @@ class DatagramOutgoing(Outgoing):
     def send_now(self) -> bool:
         """Send what may leave now; False where frames remain."""
         outbox = self._datagrams
-        while not self._trains.send_outbox(outbox, held=True):
+        while not self._trains.send_outbox(outbox):
             if self._trains.is_paced or self._window.space() > 0:
                 return False
             if self._on_full == "raise" or self.guard.blocked(now_ns=self._now_ns()) > 0:
@@ -307,7 +301,7 @@ class DatagramOutgoing(Outgoing):
                 break
             queue.leave(frame)
             frames.append(frame)
-        if frames and not self._trains.send_outbox(frames, held=True):
+        if frames and not self._trains.send_outbox(frames):
             queue.give_back(frames)
 
     def retry_ns(self, now_ns: int) -> int:

@@ -181,7 +181,7 @@ class RelayPeer(ServingPeer):
             if self._is_held_up:
                 return
             moved = self._transfer.transfer(
-                now_ns=now_ns, wall_ns=self._wall_ns(), count_max=_MOVED_AT_ONCE, writes=False
+                now_ns=now_ns, wall_ns=self._wall_ns(), count_max=_MOVED_AT_ONCE
             )
             self.outgoing.send_now()
             if not came and not moved:

@@ -155,12 +155,9 @@ class Transfer:
                     start = stream.receiver.start
                     self._relay.open_stream(peer.session, topic, start, now_ns=now_ns)
 
-    def transfer(
-        self, *, now_ns: int, wall_ns: int, count_max: int = 256, writes: bool = True
-    ) -> int:
+    def transfer(self, *, now_ns: int, wall_ns: int, count_max: int = 256) -> int:
         """Move at most `count_max` frames and losses; returns how many.
 
-        With `writes` it writes the relay's metadata when that is due, which waits for the disk.
         `LogFailedError` where the log did not take the next one; it stays where it was.
         """
         source, relay = self._source, self._relay
@@ -188,6 +185,4 @@ class Transfer:
                 relay.lose(session, stream.topic, output, now_ns=now_ns)
             source.ready.pop()
             moved += 1
-        if writes and relay.metadata is not None:
-            relay.metadata.write(now_ns=now_ns)
         return moved

@@ -9,7 +9,7 @@ session that the next datagram is of.
             └───▶ FRAGMENT ──▶ reassembly ──▶ frame ─────┼──▶ SubscriberCore
             └───▶ another frame ─────────────────────────┘
     a gap ──back-off──▶ NACK by UDP, attempts_max times ──▶ the recovery channel
-       └─ history (perhaps as a hint says), or too long ────────┘
+       └─ history, or too long ─────────────────────────────────┘
 """
 
 from collections import Counter, deque
@@ -536,9 +536,6 @@ class MulticastReceiver:
             yield from self._receive_echo(line, data, address, now_ns)
         elif kind == Kind.DATA and flags & wire.FLAG_RETRANSMISSION:
             yield from self._receive_repair(data, now_ns)
-        elif kind == Kind.REFUSED:
-            yield None
-            self._receive_hint(Frame(data), now_ns)
         else:
             if self.parity is not None and kind == Kind.DATA:
                 frame = Frame(data)
@@ -692,21 +689,6 @@ class MulticastReceiver:
             gaps = [one.receiver for one in peer.streams.values() if one.receiver.missing]
             self.marks.note(peer.session, frame.sequence, gaps if peer.gaps else ())
             self._answer_mark(peer, line, address, space)
-
-    def _receive_hint(self, frame: Frame, now_ns: int) -> None:
-        """Note up to where a stream is history, and to be asked for over the recovery channel."""
-        peer = self._peers.get(frame.session)
-        if peer is None:
-            raise FrameError("session")
-        body = control.read_body(frame, control.Refused)
-        if body.reason != control.HISTORY:
-            raise FrameError("reason")
-        if peer.group is not None:
-            peer.group.vain = 0
-        stream = peer.streams.get(body.topic)
-        if stream is not None:
-            stop = max((stop for _, stop in body.ranges), default=0)
-            stream.history = max(stream.history, min(stop, stream.receiver.head))
 
     def _answer_completed(self) -> None:
         """Report to publishers that nothing is missing any more before their marks."""

@@ -12,13 +12,11 @@ import zmq
 from p2pmsg import SubscriberConfig, wire
 from p2pmsg.config import MulticastPublisherConfig
 from p2pmsg.control import (
-    HISTORY,
     Admitted,
     Heartbeat,
     Joined,
     Marked,
     Nack,
-    Refused,
     Welcome,
     read_body,
 )
@@ -285,7 +283,7 @@ class TestStrangers(Watched):
         assert publisher.stats().stalls == 0
         self.check(subscriber)
 
-    def test_parts_marks_parity_and_hints(self, joined):
+    def test_parts_marks_and_parity(self, joined):
         publisher, subscriber, forger = joined
         session = publisher.session
         forged = wire.stream_prefix("t", session) + wire.REST.pack(2**40, 1, 5, 0)
@@ -296,8 +294,6 @@ class TestStrangers(Watched):
             forger.send(part)
         forger.send(wire.control_frame(wire.Kind.MARK, session, sequence=2**60))
         forger.send(wire.control_frame(wire.Kind.PARITY, session, [1, 1, 0, ["t"], [], b""]))
-        hint = Refused("t", [(0, 2**62)], HISTORY)
-        forger.send(wire.control_frame(wire.Kind.REFUSED, session, hint))
         publisher.publish("t", bytes(100_000))
         assert subscriber.receive(60).value == bytes(100_000)
         next(self.numbers)

@@ -1,8 +1,7 @@
 """What an onlooker makes of the datagrams that come by."""
 
 from p2pmsg import wire
-from p2pmsg.control import Heartbeat, Welcome
-from p2pmsg.mold import codec
+from p2pmsg.control import Heartbeat
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.listener import Listener
 from p2pmsg.publisher.batch import pack_slice
@@ -19,18 +18,6 @@ def data(sequence, count, topic="t"):
 def give(listener, frame):
     sealed = datagram.with_checksum(frame)
     listener.receive(memoryview(sealed), len(sealed), HERE)
-
-
-def test_streams_are_distinguished_and_counted():
-    listener = Listener()
-    give(listener, wire.control_frame(wire.Kind.WELCOME, SESSION, Welcome("feed", "tcp://h:1", 0)))
-    give(listener, data(10, 5))
-    give(listener, data(15, 5))
-    give(listener, data(0, 1, "u"))
-    view = listener.streams[f"{SESSION:016x}", "t"]
-    assert (view.publisher, view.address) == ("feed", "10.0.0.1:4000")
-    assert (view.messages, view.next, view.missing_count) == (10, 20, 0)
-    assert len(listener.streams) == 2
 
 
 def test_what_does_not_come_is_missing_until_it_is_repaired():
@@ -61,15 +48,3 @@ def test_streams_are_bounded(monkeypatch):
     for index in range(5):
         give(listener, data(0, 1, f"t{index}"))
     assert len(listener.streams) == 3
-
-
-def test_a_mold_feed_is_one_stream_a_session():
-    listener = Listener(mold=True)
-    for packet in (
-        codec.packet(b"S1        ", 1, [b"a", b"b"]),
-        codec.packet(b"S1        ", 5, [b"e"]),
-        codec.heartbeat(b"S1        ", 8),
-    ):
-        listener.receive(memoryview(packet), len(packet), HERE)
-    (view,) = listener.streams.values()
-    assert (view.session, view.messages, view.next, view.missing_count) == ("S1", 3, 8, 4)

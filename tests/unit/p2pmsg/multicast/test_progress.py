@@ -19,24 +19,6 @@ def receiver():
     return receiver
 
 
-def test_a_mark_without_a_gap_before_it_is_complete():
-    marks = ProgressMarks()
-    marks.note(SESSION, 100, [])
-    assert marks.place(SESSION) == (100, 100)
-    assert marks.waiting == 0
-
-
-def test_a_mark_is_complete_when_what_was_missing_has_come(receiver):
-    marks = ProgressMarks()
-    marks.note(SESSION, 100, [receiver])
-    assert marks.place(SESSION) == (100, 0)
-    assert (marks.completed(), marks.waiting) == ([], 1)
-
-    receiver.receive(0, 1, 10, "frame", now_ns=1, repaired=True)
-    assert (marks.completed(), marks.waiting) == ([SESSION], 0)
-    assert marks.place(SESSION) == (100, 100)
-
-
 def test_only_so_many_marks_of_a_session_are_remembered(receiver):
     marks = ProgressMarks()
     for position in range(WAITING_MAX + 5):

@@ -47,7 +47,6 @@ def test_who_has_joined_is_repaired():
     multicast = sender(kept(0, 3), kept(3), kept(4))
     assert ask(multicast, (0, 4), token=admitted(multicast)) == [(0, 3), (3, 4)]
     assert (multicast.nacks, multicast.messages_repaired) == (1, 4)
-    assert not multicast.hints
 
 
 @pytest.mark.parametrize("leaves", [False, True])
@@ -60,13 +59,9 @@ def test_who_has_not_joined_or_has_left_is_not_repaired(leaves):
 
 
 @pytest.mark.parametrize(("start", "stop", "repaired"), [(0, 3, []), (2, 4, [(3, 4)])])
-def test_what_the_buffer_has_forgotten_is_answered_with_a_hint(start, stop, repaired):
+def test_what_the_buffer_has_forgotten_is_not_answered(start, stop, repaired):
     multicast = sender(kept(0, 3), kept(3), kept(4), frames_max=2)
     assert ask(multicast, (start, stop), token=admitted(multicast)) == repaired
-    ((address, hint),) = multicast.hints
-    body = control.read_body(Frame(hint), control.Refused)
-    assert (address, body.topic, body.ranges) == (SOURCE, "t", [(0, 3)])
-    assert body.reason == control.HISTORY
 
 
 def test_what_is_not_known_to_be_published_is_not_answered():

@@ -65,13 +65,6 @@ class RelayTalk:
         return found
 
 
-def test_frames_go_out_byte_for_byte():
-    talk = RelayTalk().open()
-    first, second = talk.give(0, 3), talk.give(3, 2, columns=([5, -1], None, [None, {"h": 1}]))
-    assert talk.sent() == [first, second]
-    assert talk.core.sessions[SESSION].heads() == {"t": (0, 5)}
-
-
 def test_what_was_given_already_is_not_kept_twice():
     talk = RelayTalk().open()
     talk.give(0, 3)
@@ -140,31 +133,11 @@ def test_what_is_here_is_sent_and_what_is_not_here_yet_is_asked_for_again():
     assert talk.ask(frames.nack((1, 5))) == [kept]
 
 
-def test_what_is_evicted_is_refused():
-    talk = RelayTalk(replay_bytes=100).open()
-    for sequence in range(8):
-        talk.give(sequence)
-    earliest, following = talk.core.sessions[SESSION].head("t")
-    assert 0 < earliest < following == 8
-    assert refusals(talk.ask(frames.nack((0, earliest)))) == [([(0, earliest)], "evicted")]
-
-
 def test_a_malformed_body_is_counted_and_not_sent():
     talk = RelayTalk().open()
     frame = Frame(frames.header(count=2, body=b"\x94\x92\xc1\xc1\xc0\xc0\xc0"))
     taken = talk.core.take(SESSION, Delivery(frame, 0, 0, 2), now_ns=0, wall_ns=WALL_NS)
     assert (taken, dict(talk.core.invalid), talk.sent()) == (False, {"body": 1}, [])
-
-
-def test_a_probe_is_echoed_for_its_session():
-    talk = RelayTalk().open().open(session=7)
-    talk.give(0, 3)
-    talk.sent()
-    talk.ask(frames.probe(99, start="earliest"))
-    (echo,) = map(Frame, talk.sent())
-    heads = control.read_body(echo, control.Heads)
-    assert (echo.kind, echo.session) == (Kind.ECHO, 99)
-    assert heads == control.Heads("feed", [control.Head("t", 0, 3, 0)])
 
 
 def test_sessions_are_listed_page_by_page():
@@ -205,14 +178,6 @@ def test_requests_that_are_dropped(request_, reason):
     assert talk.core.requests.invalid == {reason: 1}
 
 
-def test_subscribers_of_several_sessions_count_once():
-    talk = RelayTalk().open().open(session=7)
-    for session in (SESSION, 7):
-        talk.ask(frames.joined(1, session=session))
-    talk.ask(frames.joined(2, session=7))
-    assert talk.core.joined == 2
-
-
 def test_a_subscriber_is_forgotten_once_it_is_silent_for_every_session():
     talk = RelayTalk(subscriber_timeout=1.0).open().open(session=7)
     for session in (SESSION, 7):
@@ -241,17 +206,6 @@ def test_sessions_that_ended_are_forgotten_when_nothing_is_kept():
     assert talk.core.next(7, "t") is None
 
 
-def test_closing_says_the_last_heads_of_every_session():
-    talk = RelayTalk().open().open(session=7)
-    talk.give(0, 3)
-    talk.sent()
-    talk.core.begin_close(now_ns=0)
-    talk.core.handle_timer(now_ns=0)
-    sent = [(frame.kind, frame.session, frame.flags) for frame in map(Frame, talk.sent())]
-    flags = wire.FLAG_CLOSING
-    assert {(Kind.WELCOME, SESSION, flags), (Kind.WELCOME, 7, flags)} <= set(sent)
-
-
 @pytest.fixture
 def store():
     return MemoryStore()
@@ -263,17 +217,6 @@ class TestWithALog:
         store.kill()
         return RelayTalk(store=store, **options)
 
-    def test_serves_on_after_a_restart(self, store):
-        talk = RelayTalk(store=store).open(hops=2)
-        sent = [talk.give(0, 3), talk.give(3, 2)]
-        again = self.restart(talk, store)
-        served = again.core.sessions[SESSION]
-        assert (served.name, served.hops, served.heads()) == ("feed", 2, {"t": (0, 5)})
-        assert again.core.id == talk.core.id
-        assert again.core.next(SESSION, "t") == 5
-        assert again.ask(frames.nack((0, 5))) == sent
-        assert again.core.requests.messages_repaired == {"buffer": 0, "log": 5}
-
     def test_passes_losses_on_after_a_restart(self, store):
         talk = RelayTalk(store=store).open()
         talk.give(0)
@@ -281,11 +224,6 @@ class TestWithALog:
         talk.give(4)
         again = self.restart(talk, store)
         assert refusals(again.ask(frames.nack((1, 4)))) == [([(1, 4)], "crash")]
-
-    def test_answers_from_the_log_what_the_buffer_forgot(self, store):
-        talk = RelayTalk(store=store, replay_bytes=100).open()
-        sent = [talk.give(sequence) for sequence in range(8)]
-        assert talk.ask(frames.nack((0, 8))) == sent
 
     def test_lets_nothing_go_before_it_is_on_the_disk(self, store):
         talk = RelayTalk(store=store, fsync="always").open()
@@ -318,14 +256,6 @@ class TestWithALogThatWasCut:
         replies = again.ask(frames.nack((0, 5)))
         assert replies == [sent]
         assert refusals(again.ask(frames.nack((3, 5)))) == [([], "budget")]
-
-    def test_what_is_gone_and_comes_again_is_served(self, store):
-        sent, again = self.cut(store)
-        again.open()
-        more = [again.give(3), again.give(4), again.give(5)]
-        assert again.sent() == more
-        assert again.ask(frames.nack((0, 6))) == [sent, *more]
-        assert again.core.sessions[SESSION].heads() == {"t": (0, 6)}
 
     def test_what_is_gone_and_given_up_is_lost(self, store):
         _, again = self.cut(store)

@@ -1,13 +1,10 @@
 """A subscriber with lines to relays, and with several routes to one session."""
 
-from random import Random
-
 import pytest
 
 from p2pmsg import control, wire
 from p2pmsg.subscriber.relays import LOOP
 from p2pmsg.wire import Frame, Kind
-from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, refused, welcome
 from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
 
@@ -68,15 +65,6 @@ def test_a_relay_is_asked_for_its_sessions_and_each_is_probed():
     assert set(talk.core.peers) == {SESSION, 7}
 
 
-def test_messages_over_a_relay_are_handed_on():
-    talk = Relayed().meet(heads=[head(2)])
-    talk.hear(data(2))
-    talk.hear(data(3, 2))
-    assert talk.read() == [("t", 2, 1), ("t", 3, 2)]
-    talk.pass_ms(30)
-    assert [(kind, key) for kind, key, _ in talk.requests()] == [("JOINED", RELAY)]
-
-
 def test_pages_are_asked_for_at_once():
     talk = Relayed()
     talk.hear(relay_welcome())
@@ -99,15 +87,6 @@ def test_unknown_sessions_make_it_ask_again_but_not_all_the_time():
     asked = [kind for kind, _, _ in talk.requests() if kind == "SESSIONS_REQUEST"]
     assert len(asked) == 1
     assert not talk.core.lines[0].unknown_ns
-
-
-def test_a_session_that_appears_later_is_taken_from_its_beginning():
-    talk = Relayed().meet(heads=[head(5)])
-    talk.pass_ms(1100)
-    talk.requests()
-    talk.reply(sessions((SESSION, 1), (7, 1)), session=RELAY)
-    probes = [body.start for kind, _, body in talk.requests() if kind == "PROBE"]
-    assert probes == ["earliest"]
 
 
 class TestTwoRoutes:
@@ -227,23 +206,6 @@ def test_who_starts_at_the_earliest_begins_where_any_route_does():
     assert talk.core.peers[SESSION].joined
     talk.pass_ms(1)
     assert {(key, *ranges[0]) for key, ranges in talk.nacks()} == {(SESSION, 2, 9)}
-
-
-def test_garbage_from_a_relay_is_counted():
-    rng = Random(3)
-    talk = Relayed().meet(heads=[head(0)])
-    valid = [relay_welcome(), sessions((1, 1)), heartbeat(1, session=RELAY, topic="")]
-    for _ in range(2000):
-        raw = bytearray(rng.choice(valid))
-        for _ in range(rng.randrange(1, 4)):
-            raw[rng.randrange(len(raw))] = rng.randrange(256)
-        if rng.random() < 0.5:
-            talk.hear(bytes(raw))
-        else:
-            talk.reply(bytes(raw), session=RELAY)
-    assert talk.core.invalid
-    assert len(talk.core.peers) < 4096
-    assert frames
 
 
 def pulse(relay):

@@ -6,7 +6,7 @@ import pytest
 
 from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
-from p2pmsg.control import Head, Heads, Nack, Refused, Welcome
+from p2pmsg.control import Head, Heads, Nack, Welcome
 from p2pmsg.multicast import datagram
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.backlog import UNREAD_NS
@@ -165,29 +165,3 @@ def test_answers_are_timed_again_after_a_question_was_repeated():
     member.message(5, repair=True)
 
     assert member.patience_ns != before
-
-
-@pytest.mark.parametrize(
-    ("reason", "session", "counted"),
-    [("evicted", SESSION, "reason"), ("history", 5, "session")],
-)
-def test_a_hint_that_is_none_is_counted(reason, session, counted):
-    member = Member()
-    member.message(0)
-    member.message(40)
-    refused = Refused("t", [(0, 30)], reason)
-    member.give(wire.control_frame(Kind.REFUSED, session, refused))
-
-    assert dict(member.core.invalid) == {counted: 1}
-    assert member.stream.receiver.lost == 0
-
-
-def test_a_hint_reaches_no_further_than_what_is_known():
-    member = Member()
-    member.message(0)
-    hint = Refused("t", [(0, 2**62)], control.HISTORY)
-    member.give(wire.control_frame(Kind.REFUSED, SESSION, hint))
-    member.message(40)
-    member.read()
-
-    assert member.asked() == ([(1, 40)], [])
