@@ -75,8 +75,8 @@ def to_json(value: Any) -> str:
         raise ValueError("is nested too deeply for JSON") from None
 
 
-def time_text(timestamp_ns: int) -> str:
-    """Return a time in RFC 3339, to the microsecond."""
+def time_text(timestamp_ns: int, timespec: str = "auto") -> str:
+    """Return a time in RFC 3339, to the microsecond; `timespec` as of `datetime.isoformat`."""
     seconds, rest = divmod(timestamp_ns, 1_000_000_000)
     whole = datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1000)
-    return whole.isoformat().replace("+00:00", "Z")
+    return whole.isoformat(timespec=timespec).replace("+00:00", "Z")

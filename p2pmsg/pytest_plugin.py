@@ -68,18 +68,12 @@ def p2pmsg_network(request: pytest.FixtureRequest) -> Iterator[VirtualNetwork]:
     network = VirtualNetwork(**options)
     request.node.stash[_SEED] = network.seed
     yield network
-    for publisher in network.publishers:
-        publisher.crash()
-    for relay in network.relays:
-        relay.crash()
-    for subscriber in network.subscribers:
-        subscriber.crash()
+    for one in (*network.publishers, *network.relays, *network.subscribers):
+        one.crash()
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, Any, None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     """Add the seed to the report of a test that failed."""
     outcome = yield
     seed = item.stash.get(_SEED, None)

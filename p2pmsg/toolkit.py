@@ -42,7 +42,7 @@ from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.section import Section
 from p2pmsg.driver.stop_signals import StopSignals
 from p2pmsg.driver.verbs import Verb
-from p2pmsg.json_text import BASE64_MARK, json_value, time_text, to_json
+from p2pmsg.json_text import json_value, time_text, to_json
 from p2pmsg.peers.network import here
 from p2pmsg.peers.serving import check_count
 from p2pmsg.peers.settings import check_endpoints, check_name, check_topics, parse_endpoint
@@ -59,7 +59,6 @@ from transports.own_log import own_log
 from transports.udp import raise_receive_buffer
 
 __all__ = [
-    "BASE64_MARK",
     "INHERITED",
     "ClosesItself",
     "Endpoint",

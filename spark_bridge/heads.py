@@ -15,7 +15,7 @@ from spark_bridge import offsets
 from spark_bridge.errors import BridgeError, OptionError
 from spark_bridge.keys import security_of
 from spark_bridge.options import SourceOptions, read_peers_file
-from spark_bridge.selection import Start, at_offsets, known_topics
+from spark_bridge.selection import Start, known_topics
 from spark_bridge.session_directory import NO_TOPICS, PeerView
 
 FIRST_WAIT_SECONDS: Final = 2.0
@@ -167,27 +167,8 @@ class PeersWatch:
             _log.warning("%s; the peers stay as they were", error)
 
 
-def start_of(options: SourceOptions, default: str) -> Start:
-    """Return where streams start by `startingTimestamp` or `startingOffsets`.
-
-    Args:
-        options: of the query.
-        default: `latest` or `earliest`, where the options do not say, or do not name a stream.
-
-    """
-    if options.startingTimestamp is not None:
-        return _at_time(options, options.startingTimestamp)
-    return at_offsets(options.startingOffsets, default)
-
-
-def end_of(options: SourceOptions) -> Start:
-    """Return where the streams of a batch end by `endingTimestamp` or `endingOffsets`."""
-    if options.endingTimestamp is not None:
-        return _at_time(options, options.endingTimestamp)
-    return at_offsets(options.endingOffsets, "latest")
-
-
-def _at_time(options: SourceOptions, time_ns: int) -> Start:
+def at_time(options: SourceOptions, time_ns: int) -> Start:
+    """Return where streams stood at a time, by what the peers say now."""
     peers, security = options.endpoints(), security_of(options.keys)
     deadline = time.monotonic() + _AT_TIME_SECONDS
 

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -25,12 +24,10 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
     def __init__(self, on_lag: Callable[[Lag], None] | None = None) -> None:
         self._on_lag = on_lag
         self._lags: dict[str, Lag] = {}
-        self._lock = threading.Lock()
 
     def lags(self) -> dict[str, Lag]:
         """Return the newest lag of each query, by its id."""
-        with self._lock:
-            return dict(self._lags)
+        return dict(self._lags)
 
     def onQueryStarted(self, event: Any) -> None:
         """Nothing is known yet."""
@@ -41,8 +38,7 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
         lag = lag_of(progress)
         if lag is None:
             return
-        with self._lock:
-            self._lags[progress["id"]] = lag
+        self._lags[progress["id"]] = lag
         if self._on_lag is not None:
             self._on_lag(lag)
         else:
@@ -53,5 +49,4 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
 
     def onQueryTerminated(self, event: Any) -> None:
         """Forget the query."""
-        with self._lock:
-            self._lags.pop(str(event.id), None)
+        self._lags.pop(str(event.id), None)

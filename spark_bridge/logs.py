@@ -6,6 +6,8 @@ Of a log it needs what `p2pmsg.log.LogReader` has: `streams`, `frames`, `first_a
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import p2pmsg
@@ -13,10 +15,11 @@ from spark_bridge.checks import Found
 from spark_bridge.errors import DataLossError, OptionError
 from spark_bridge.offsets import Range
 from spark_bridge.options import SourceOptions
-from spark_bridge.selection import at_offsets, topics_of
+from spark_bridge.selection import Start, end_of, start_of, topics_of
 
 _SCHEME: Final = "file:"
 _READ_BYTES: Final = 8 * 2**20
+_NOT_THERE: Final = "the log has not got them"
 _log: Final = logging.getLogger("spark_bridge")
 
 
@@ -46,7 +49,10 @@ def log_ranges(options: SourceOptions) -> tuple[list[Range], Found]:
                     known[stream.topic] = head
                 if stream.topic not in topics_of(options, endpoint, heads):
                     continue
-                start, stop = _positions(log, options, endpoint, heads, stream.topic)
+                by_time = partial(_at_time, log)
+                starts, ends = start_of(options, "earliest", by_time), end_of(options, by_time)
+                start = starts(endpoint, stream.topic, heads)
+                stop = min(ends(endpoint, stream.topic, heads), stream.next)
                 if start < stop:
                     wanted = Range(endpoint, stream.session, stream.topic, start, stop)
                     _keep_longest(ranges, wanted)
@@ -81,7 +87,7 @@ def _read(
         frames = log.frames(wanted.session, wanted.topic, at, wanted.stop, _READ_BYTES)
         for kept in frames:
             if kept.start > at:
-                report_loss(_lost(wanted, at, min(kept.start, wanted.stop)), options)
+                report_loss(replace(wanted, start=at).until(kept.start), _NOT_THERE, options)
             start, stop = max(at, kept.start), min(kept.stop, wanted.stop)
             batch = p2pmsg.frames.decode_frame(
                 kept.frame, value_type=value_type, fixed=value_type is None
@@ -89,7 +95,7 @@ def _read(
             yield batch.part(start - kept.start, stop - kept.start)
             at = stop
         if not frames:
-            report_loss(_lost(wanted, at, wanted.stop), options)
+            report_loss(replace(wanted, start=at), _NOT_THERE, options)
             return
 
 
@@ -97,18 +103,12 @@ def _heads(session: int, streams: dict[str, p2pmsg.reader.StreamHead]) -> p2pmsg
     return p2pmsg.reader.Heads(publisher="", session=session, recovery_endpoint="", streams=streams)
 
 
-def report_loss(lost: str, options: SourceOptions) -> None:
+def report_loss(lost: Range, reason: str, options: SourceOptions) -> None:
     """Raise `DataLossError` for what is lost, or log it, as `failOnDataLoss` says."""
+    text = f"lost {lost}: {reason}"
     if options.failOnDataLoss:
-        raise DataLossError(f"{lost}. failOnDataLoss is true; false goes on without these messages")
-    _log.warning("%s; skipped", lost)
-
-
-def _lost(wanted: Range, start: int, stop: int) -> str:
-    return (
-        f"lost {stop - start} messages [{start}, {stop}) of topic {wanted.topic!r} (session "
-        f"{wanted.session:016x}): the log in {wanted.endpoint} has not got them"
-    )
+        raise DataLossError(f"{text}. failOnDataLoss is true; false goes on without these messages")
+    _log.warning("%s; skipped", text)
 
 
 def _keep_longest(ranges: dict[tuple[int, str], Range], wanted: Range) -> None:
@@ -118,30 +118,16 @@ def _keep_longest(ranges: dict[tuple[int, str], Range], wanted: Range) -> None:
         ranges[key] = wanted
 
 
-def _positions(
-    log: Any, options: SourceOptions, endpoint: str, heads: p2pmsg.reader.Heads, topic: str
-) -> tuple[int, int]:
-    """Return where a stream starts and ends."""
-    following = heads.streams[topic].next
-    times = (options.startingTimestamp, options.endingTimestamp)
-    by_offsets = (
-        at_offsets(options.startingOffsets, "earliest"),
-        at_offsets(options.endingOffsets, "latest"),
-    )
-    start, stop = (
-        offset(endpoint, topic, heads)
-        if time_ns is None
-        else _first_at(log, heads.session, topic, time_ns, following)
-        for time_ns, offset in zip(times, by_offsets, strict=True)
-    )
-    return start, min(stop, following)
+def _at_time(log: Any, time_ns: int) -> Start:
+    """Return where streams start, or end, at a time: at the first message of it or later."""
 
+    def at(endpoint: str, topic: str, heads: p2pmsg.reader.Heads) -> int:
+        kept = log.first_at_or_after(heads.session, topic, time_ns)
+        if kept is None:
+            return heads.streams[topic].next
+        for message in p2pmsg.frames.decode_frame(kept.frame):
+            if message.timestamp_ns >= time_ns:
+                return message.sequence
+        return int(kept.stop)
 
-def _first_at(log: Any, session: int, topic: str, time_ns: int, following: int) -> int:
-    kept = log.first_at_or_after(session, topic, time_ns)
-    if kept is None:
-        return following
-    for message in p2pmsg.frames.decode_frame(kept.frame):
-        if message.timestamp_ns >= time_ns:
-            return message.sequence
-    return int(kept.stop)
+    return at

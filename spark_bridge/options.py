@@ -21,9 +21,7 @@ EVERYBODY: Final = "*"
 Wanted = dict[str, dict[str, int]]
 """Offsets by topic, then by who publishes: a session, an endpoint, a publisher's name, or `*`."""
 
-_BOOLEANS: Final = {"true": True, "false": False}
 _FILE: Final = "file:"
-_FORMATS: Final = ("raw", "msgpack", "json")
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "path")
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger",)
 _TABLE: Final = {"provider", "owner"}
@@ -173,18 +171,18 @@ def _check_peer(peer: str) -> None:
         raise OptionError("peers", f"has no usable endpoint {peer!r}: {error}") from error
 
 
-def _format(name: str, text: str) -> str:
-    word = text.strip().lower()
-    if word not in _FORMATS:
-        raise OptionError(name, f"must be {' or '.join(_FORMATS)}, not {text!r}")
-    return word
+def _word(words: Mapping[str, Any]) -> Check:
+    def check(name: str, text: str) -> Any:
+        word = text.strip().lower()
+        if word not in words:
+            raise OptionError(name, f"must be {' or '.join(words)}, not {text!r}")
+        return words[word]
+
+    return check
 
 
-def _boolean(name: str, text: str) -> bool:
-    value = _BOOLEANS.get(text.strip().lower())
-    if value is None:
-        raise OptionError(name, f"must be true or false, not {text!r}")
-    return value
+_boolean: Final = _word({"true": True, "false": False})
+_format: Final = _word({each: each for each in ("raw", "msgpack", "json")})
 
 
 def _integer(least: int, most: int = 2**31 - 1) -> Check:

@@ -45,16 +45,6 @@ def offset_for(wanted: Wanted, topic: str, endpoint: str, heads: p2pmsg.reader.H
     return offsets.get(EVERYBODY)
 
 
-def resolve(offset: int | str, stream: p2pmsg.reader.StreamHead | None) -> int:
-    """Return the sequence for an offset: itself, -2 or `earliest`, -1 or `latest`."""
-    if offset in (EARLIEST, "earliest"):
-        return 0 if stream is None else stream.earliest
-    if offset in (LATEST, "latest"):
-        return 0 if stream is None else stream.next
-    assert isinstance(offset, int)
-    return offset
-
-
 def named_by(who: Iterable[str], endpoint: str, heads: p2pmsg.reader.Heads) -> str | None:
     """Return which of the names in `who` means a session; None where none does."""
     names = set(who)
@@ -64,11 +54,38 @@ def named_by(who: Iterable[str], endpoint: str, heads: p2pmsg.reader.Heads) -> s
     return None
 
 
-def at_offsets(wanted: str | Wanted | None, default: str) -> Start:
-    """Return where streams start or end by offsets; by `default` where there are none."""
+def start_of(options: SourceOptions, default: str, at_time: Callable[[int], Start]) -> Start:
+    """Return where streams start by `startingTimestamp` or `startingOffsets`.
+
+    Args:
+        options: of the query.
+        default: `latest` or `earliest`, where the options do not say, or do not name a stream.
+        at_time: returns where streams stood at a time, in ns.
+
+    """
+    return _at(options.startingTimestamp, options.startingOffsets, default, at_time)
+
+
+def end_of(options: SourceOptions, at_time: Callable[[int], Start]) -> Start:
+    """Return where the streams of a batch end by `endingTimestamp` or `endingOffsets`."""
+    return _at(options.endingTimestamp, options.endingOffsets, "latest", at_time)
+
+
+def _at(
+    time_ns: int | None, wanted: str | Wanted | None, default: str, at_time: Callable[[int], Start]
+) -> Start:
+    if time_ns is not None:
+        return at_time(time_ns)
 
     def start(endpoint: str, topic: str, heads: p2pmsg.reader.Heads) -> int:
-        found = offset_for(wanted, topic, endpoint, heads) if isinstance(wanted, dict) else wanted
-        return resolve(default if found is None else found, heads.streams.get(topic))
+        offset = offset_for(wanted, topic, endpoint, heads) if isinstance(wanted, dict) else wanted
+        stream = heads.streams.get(topic)
+        offset = default if offset is None else offset
+        if offset in (EARLIEST, "earliest"):
+            return 0 if stream is None else stream.earliest
+        if offset in (LATEST, "latest"):
+            return 0 if stream is None else stream.next
+        assert isinstance(offset, int)
+        return offset
 
     return start

@@ -8,6 +8,7 @@ holds the connections for heads. Other copies of the reader are pickled to the e
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -27,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 import p2pmsg
 from spark_bridge import checks, offsets
 from spark_bridge.errors import BridgeError
-from spark_bridge.heads import FIRST_WAIT_SECONDS, PeersWatch, end_of, start_of
+from spark_bridge.heads import FIRST_WAIT_SECONDS, PeersWatch, at_time
 from spark_bridge.logs import log_ranges, report_loss
 from spark_bridge.offsets import Range
 from spark_bridge.options import (
@@ -38,6 +39,7 @@ from spark_bridge.options import (
     parse_sink_options,
 )
 from spark_bridge.schema import Layout, spark_schema
+from spark_bridge.selection import end_of, start_of
 from spark_bridge.session_directory import SessionDirectory
 from spark_bridge.sink import P2pmsgBatchWriter, P2pmsgStreamWriter
 from spark_bridge.tasks import RangesPartition, cut_by, read_ranges
@@ -99,8 +101,9 @@ def _fix_ends_of_peers(options: SourceOptions) -> FixedEnds:
         warnings.append(f"{text}; read without them")
     found = tuple(directory.homes())
     warnings += checks.check_batch(options, found, denied, has_silent=bool(silent))
-    start = offsets.first(directory, options, start_of(options, "earliest"))
-    end = offsets.first(directory, options, end_of(options))
+    by_time = partial(at_time, options)
+    start = offsets.first(directory, options, start_of(options, "earliest", by_time))
+    end = offsets.first(directory, options, end_of(options, by_time))
     located = []
     for wanted in offsets.ranges(start, end):
         location = directory.find(wanted.endpoint, wanted.session, wanted.topic, wanted.start)
@@ -158,7 +161,8 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         """Return where the query starts: always the same answer, though the streams move on."""
         if self._first is None:
             directory = self._directory()
-            start = offsets.first(directory, self._options, start_of(self._options, "latest"))
+            begins = start_of(self._options, "latest", partial(at_time, self._options))
+            start = offsets.first(directory, self._options, begins)
             self._first = offsets.to_json(start, self._pin)
         return self._first
 
@@ -264,14 +268,12 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             if location is None:
                 former = directory.views[each.endpoint].of_session(each.session)
                 name = "" if former is None else former.publisher
-                lost = replace(each, publisher=name)
-                report_loss(f"lost {lost}: publisher_gone", self._options)
+                report_loss(replace(each, publisher=name), "publisher_gone", self._options)
                 continue
             stream, each = each.stream, offsets.located(each, location)
             kept = each.kept(location.heads.streams.get(each.topic) if location.is_sure else None)
             if kept.start > each.start:
-                lost = each.until(kept.start)
-                report_loss(f"lost {lost}: evicted", self._options)
+                report_loss(each.until(kept.start), "evicted", self._options)
             if kept.count:
                 located[stream] = kept
         return located

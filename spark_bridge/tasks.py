@@ -127,13 +127,6 @@ def read_ranges(
     yield from builder.take()
 
 
-def _lost(loss: p2pmsg.LossReport, wanted: Range) -> str:
-    """Return what a loss says, with the publisher's name where the driver or the task knows it."""
-    name = wanted.publisher or loss.publisher
-    gone = replace(wanted, start=loss.start, stop=loss.stop, publisher=name)
-    return f"lost {gone}: {loss.reason.value}"
-
-
 class _Task:
     """Reads ranges one after the other; the next ones are requested in the meantime."""
 
@@ -189,7 +182,9 @@ class _Task:
                         following = item.start
                         break
                     else:
-                        report_loss(_lost(item, wanted), options)
+                        name = wanted.publisher or item.publisher
+                        lost = replace(wanted, start=item.start, stop=item.stop, publisher=name)
+                        report_loss(lost, item.reason.value, options)
                         following = item.stop
                 else:
                     return

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from .bars import Bar, compute_bars
 from .feed import FeedEvent, random_walk, read_feed
 
-TRANSPORTS = ("udp", "tcp")
 TOPICS = {"trade": "trades", "quote": "quotes"}
 FEED_SECONDS = 6.0
 """How long the feed takes, so that the proxy cuts connections while it runs."""

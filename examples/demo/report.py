@@ -34,38 +34,32 @@ class Lines(Progress):
         """Print a line if the last one is a second old."""
         if state.seconds - self._printed_s >= _LINE_EVERY_S:
             self._printed_s = state.seconds
-            parts = [f"{state.seconds:5.1f} s", *map(" ".join, progress_rows(state)), state.faults]
+            parts = [f"{state.seconds:5.1f} s", *progress_lines(state), state.faults]
             print(" | ".join(parts), file=self._file, flush=True)
 
 
-class Live(Progress):
-    """A table that rich redraws."""
+class Screen(Progress):
+    """The same, drawn over by rich."""
 
     def __init__(self, file: TextIO) -> None:
         from rich.console import Console
-        from rich.live import Live as RichLive
 
-        self._console = Console(file=file, highlight=False)
-        self._live = RichLive(console=self._console, refresh_per_second=8, transient=True)
+        self._console = Console(file=file, highlight=False, markup=False)
+        self._status = self._console.status("")
 
     def begin(self, plan: Plan) -> None:
-        """Print what will be played, and start the table."""
-        self._console.print(describe(plan), markup=False)
-        self._live.start()
+        """Print what will be played."""
+        self._console.print(describe(plan))
+        self._status.start()
 
     def update(self, state: State) -> None:
         """Show the new state."""
-        from rich.table import Table
-
-        title = f"{state.seconds:.1f} s, {state.faults}"
-        table = Table(title=title, title_justify="left", show_header=False)
-        for row in progress_rows(state):
-            table.add_row(*row)
-        self._live.update(table)
+        lines = [f"{state.seconds:.1f} s, {state.faults}", *progress_lines(state)]
+        self._status.update("\n".join(lines))
 
     def end(self) -> None:
-        """Remove the table."""
-        self._live.stop()
+        """Remove it."""
+        self._status.stop()
 
 
 def choose_progress(as_json: bool) -> Progress:
@@ -76,7 +70,7 @@ def choose_progress(as_json: bool) -> Progress:
         return Progress()
     if is_terminal:
         try:
-            return Live(file)
+            return Screen(file)
         except ImportError:
             pass  # rich comes with the extra `cli`
     return Lines(file)
@@ -94,18 +88,18 @@ def describe(plan: Plan) -> str:
     return f"playing {what} {origin} within {plan.seconds:.3g} s, so that faults occur; {fault}"
 
 
-def progress_rows(state: State) -> list[list[str]]:
-    """Return the state as rows: whose it is, and its counts."""
-    rows = [["published", f"{state.published:,}", f"of {state.total:,}"]]
+def progress_lines(state: State) -> list[str]:
+    """Return the state: of each its counts."""
+    lines = [f"published {state.published:,} of {state.total:,}"]
     for name, tally in state.subscribers.items():
         counts = {"delivered": tally.delivered, "repaired": tally.repaired, "lost": tally.lost}
-        rows.append([name, *(f"{count:,} {what}" for what, count in counts.items())])
-    rows.append([f"Spark ({state.spark.partition(':')[0]})"])
+        lines.append(" ".join([name, *(f"{count:,} {what}" for what, count in counts.items())]))
+    lines.append(f"Spark ({state.spark.partition(':')[0]})")
     if state.spark_rows is not None:
-        rows[-1].append(f"{state.spark_rows:,} read")
+        lines[-1] += f" {state.spark_rows:,} read"
     if state.spark_lag is not None:
-        rows[-1].append(f"{state.spark_lag:,} not read yet")
-    return rows
+        lines[-1] += f" {state.spark_lag:,} not read yet"
+    return lines
 
 
 def render_report(state: State, output: str | None = None) -> str:

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from p2pmsg.aio import Puller, Responder, Subscriber
-from p2pmsg.app.handler import Handler, HandlerStats, Middleware
+from p2pmsg.app.handler import Handler, HandlerStats
 from p2pmsg.app.parameters import name_of, parameters_of
 from p2pmsg.app.policy import OnError
-from p2pmsg.app.running import Run
+from p2pmsg.app.running import Parts, Run
 from p2pmsg.app.sources import (
     KeyOf,
     ResponderSource,
@@ -105,11 +105,8 @@ class App:
         self.state = SimpleNamespace()
         self.stop_timeout = stop_timeout
         self._threads = threads
-        self._sources: list[Source] = []
+        self._parts = Parts()
         self._responders: dict[str, ResponderSource] = {}
-        self._middleware: list[Middleware] = []
-        self._on_start: list[Callable[..., Any]] = []
-        self._on_stop: list[Callable[..., Any]] = []
         self._run: Run | None = None
         self._came_early = False
 
@@ -319,7 +316,7 @@ class App:
         """
         check("middleware", function, iscoroutinefunction(function), "an async def")
         self._check_idle("middleware")
-        self._middleware.append(function)
+        self._parts.middleware.append(function)
         return function
 
     def on_start(self, function: F) -> F:
@@ -333,7 +330,7 @@ class App:
             ConfigError: it has more parameters.
 
         """
-        return self._hook(self._on_start, function)
+        return self._hook(self._parts.on_start, function)
 
     def on_stop(self, function: F) -> F:
         """Register a function that is called after the last event, the last one registered first.
@@ -349,7 +346,7 @@ class App:
             ConfigError: it has more parameters.
 
         """
-        return self._hook(self._on_stop, function)
+        return self._hook(self._parts.on_stop, function)
 
     def run(self, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
         """Run until SIGTERM, Ctrl-C or `stop`, in an event loop of its own.
@@ -399,16 +396,12 @@ class App:
     async def _serve(self, has_signals: bool) -> None:
         if self._run is not None:
             raise ClosedError("the app", "it runs already")
-        for source in self._sources:
-            source.security = self.security
         run = self._run = Run(
             self,
-            self._sources,
-            self._middleware,
-            self._on_start,
-            self._on_stop,
+            self._parts,
             threads=self._threads,
             stop_timeout=self.stop_timeout,
+            security=self.security,
         )
         try:
             with woken_by_signals() if has_signals else contextlib.nullcontext():
@@ -430,7 +423,7 @@ class App:
 
     def stats(self) -> list[HandlerStats]:
         """Return the counters of each handler, in the order in which they were registered."""
-        return [handler.stats() for source in self._sources for handler in source.handlers]
+        return [handler.stats() for source in self._parts.sources for handler in source.handlers]
 
     def __repr__(self) -> str:
         def names() -> str:
@@ -458,7 +451,7 @@ class App:
 
     def _add(self, source: Source) -> None:
         self._check_idle("handlers")
-        self._sources.append(source)
+        self._parts.sources.append(source)
 
     def _check_idle(self, what: str) -> None:
         if self._run is not None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from p2pmsg.app.events import Event, Kind
 from p2pmsg.app.parameters import Parameters, name_of, plan
@@ -17,6 +17,9 @@ from p2pmsg.stats import Stats
 from p2pmsg.toolkit import Rarely, check_result, is_async
 from p2pmsg.toolkit import own_log as _log
 
+if TYPE_CHECKING:
+    from p2pmsg.security import Security
+
 Next = Callable[[Event], Awaitable[Any]]
 Middleware = Callable[[Next, Event], Awaitable[Any]]
 
@@ -28,6 +31,7 @@ class Runtime(Protocol):
     threads: HandlerThreads
     middleware: list[Middleware]
     stopping: bool
+    security: "Security | None"
 
     def fail(self, error: BaseException) -> None:
         """Stop the app, which raises `error` in the end."""

@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.app.dead_letters import Keep, letter_of, open_place
 from p2pmsg.app.events import Event
@@ -19,8 +20,28 @@ from p2pmsg.errors import HandlerError
 from p2pmsg.toolkit import here, is_async
 from p2pmsg.toolkit import own_log as _log
 
+if TYPE_CHECKING:
+    from p2pmsg.security import Security
+
 _CANCELLED_S: Final = 1.0
 """How long a handler that was cancelled may still take."""
+
+
+@dataclass(slots=True)
+class Parts:
+    """What was registered with an app.
+
+    Attributes:
+        sources: of its events.
+        middleware: around each call of a handler.
+        on_start, on_stop: called before the first and after the last event.
+
+    """
+
+    sources: list[Source] = field(default_factory=list)
+    middleware: list[Middleware] = field(default_factory=list)
+    on_start: list[Callable[..., Any]] = field(default_factory=list)
+    on_stop: list[Callable[..., Any]] = field(default_factory=list)
 
 
 class Run:
@@ -28,11 +49,10 @@ class Run:
 
     Args:
         app: the app, for handlers.
-        sources: of its events.
-        middleware: around each call of a handler.
-        on_start, on_stop: called before the first and after the last event.
+        parts: what was registered with it.
         threads: how many there may be for plain functions.
         stop_timeout: how long handlers may take to end after `stop`, in seconds.
+        security: for peers whose options have none of their own.
 
     Attributes:
         stopping: whether it is to stop.
@@ -42,21 +62,18 @@ class Run:
     def __init__(
         self,
         app: object,
-        sources: Sequence[Source],
-        middleware: Sequence[Middleware],
-        on_start: Sequence[Callable[..., Any]],
-        on_stop: Sequence[Callable[..., Any]],
+        parts: Parts,
         *,
         threads: int,
         stop_timeout: float,
+        security: "Security | None",
     ) -> None:
-        self.app = app
+        self.app, self.security = app, security
         self.threads = HandlerThreads(threads)
-        self.middleware = list(middleware)
+        self.middleware = parts.middleware
         self.stopping = False
-        self._sources = sources
+        self._parts = parts
         self._opened: list[Source] = []
-        self._on_start, self._on_stop = on_start, on_stop
         self._stop_timeout = stop_timeout
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -68,15 +85,15 @@ class Run:
     @property
     def handlers(self) -> list[Handler]:
         """All handlers."""
-        return [handler for source in self._sources for handler in source.handlers]
+        return [handler for source in self._parts.sources for handler in source.handlers]
 
     async def run(self) -> None:
         """Run until `stop`, then end gracefully; raise what went wrong."""
-        if not self._sources:
+        if not self._parts.sources:
             _log.warning("the app has no handlers: it does nothing, and waits until it is stopped")
         try:
             try:
-                for hook in self._on_start:
+                for hook in self._parts.on_start:
                     if not await self._call(hook):
                         break
                 if not self._stuck:
@@ -137,7 +154,7 @@ class Run:
             if is_place and letter not in self._places:
                 self._places[letter] = await open_place(letter, stack)
         try:
-            for source in self._sources:
+            for source in self._parts.sources:
                 await source.open(self, stack)
                 self._opened.append(source)
                 if source.reader is not None:
@@ -220,7 +237,7 @@ class Run:
 
     async def _call_on_stop(self) -> None:
         """Call the `on_stop` hooks, each one whatever others raise."""
-        for hook in reversed(self._on_stop):
+        for hook in reversed(self._parts.on_stop):
             try:
                 await self._call(hook)
             except Exception as error:

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Hashable, Iterable
 from contextlib import AsyncExitStack
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from p2pmsg.aio import Puller, Responder, Subscriber
 from p2pmsg.app.events import Event, Request
@@ -17,9 +17,6 @@ from p2pmsg.queue import Job, acknowledge
 from p2pmsg.requests import EXPIRED, LEFT, is_wanted
 from p2pmsg.toolkit import GapPolicy, check, check_topic, here, whole
 from p2pmsg.toolkit import own_log as _log
-
-if TYPE_CHECKING:
-    from p2pmsg.security import Security
 
 _SLICE_NS: Final = 2_000_000
 _SLICE_MIN_NS: Final = 100_000
@@ -41,13 +38,11 @@ class Source(ABC):
         handlers: whose events these are.
         reader: the task that gets events; cancelled when the app stops.
         tasks: those that handle them; waited for when the app stops.
-        security: the app's keys, for a peer whose options have none of their own.
 
     """
 
     def __init__(self, *handlers: Handler) -> None:
         self.handlers = [*handlers]
-        self.security: Security | None = None
         self.reader: asyncio.Task[None] | None = None
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -238,7 +233,7 @@ class SubscriberSource(_PeerSource):
     async def open(self, run: Runtime, stack: AsyncExitStack) -> None:
         """Make the subscriber and the tasks."""
         self._run = run
-        options: Options = {"security": self.security, **self._options}
+        options: Options = {"security": run.security, **self._options}
         kind = self._handler.value_type
         if kind is not None and options.keys().isdisjoint(("type", "types")):
             options = {**options, "type": kind}
@@ -379,7 +374,7 @@ class WorkerSource(_PeerSource):
     async def open(self, run: Runtime, stack: AsyncExitStack) -> None:
         """Make the puller and the tasks."""
         self._run = run
-        options: Options = {"security": self.security, **self._options}
+        options: Options = {"security": run.security, **self._options}
         self._puller = await stack.enter_async_context(Puller(self._endpoints, **options))
         self._workers = Workers(run, self._concurrency, 0, self._handle)
         self.tasks = self._workers.tasks
@@ -481,7 +476,7 @@ class ResponderSource(Source):
     async def open(self, run: Runtime, stack: AsyncExitStack) -> None:
         """Make the responder."""
         self.tasks = []
-        options: Options = {"security": self.security, **self.options}
+        options: Options = {"security": run.security, **self.options}
         waiting_max = options.setdefault("pending_max", _REQUESTS_WAITING_MAX)
         whole("pending_max", waiting_max, 1)
         self._calls = [_Calls(count, waiting_max) for _, count in self._topics.values()]

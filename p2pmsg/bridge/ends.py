@@ -85,6 +85,21 @@ class Target(ABC):
         """Close within so many seconds."""
 
 
+class _Ours:
+    """A peer of ours, closed with this."""
+
+    def __init__(self, peer: Any) -> None:
+        self._peer = peer
+
+    def stats(self) -> Any:
+        """Return its counters."""
+        return self._peer.stats()
+
+    def close(self, *timeout: float) -> None:
+        """Close it."""
+        self._peer.close(*timeout)
+
+
 class StreamSource(Source):
     """A subscriber.
 
@@ -135,19 +150,18 @@ class StreamSource(Source):
         self._subscriber.commit()
 
 
-class QueueSource(Source):
+class QueueSource(_Ours, Source):
     """A puller, closed with this."""
 
-    def __init__(self, puller: Puller) -> None:
-        self._puller = puller
+    _peer: Puller
 
     def read(self, timeout: float) -> list[Batch]:
         """See `Source`."""
         jobs: list[Job] = []
         try:
-            jobs.append(self._puller.receive(timeout))
+            jobs.append(self._peer.receive(timeout))
             while len(jobs) < _JOBS:
-                jobs.append(self._puller.receive(0))
+                jobs.append(self._peer.receive(0))
         except (TimeoutError, SecurityError):  # a refusal was logged; it is tried again
             pass
         if not jobs:
@@ -164,20 +178,12 @@ class QueueSource(Source):
             else:
                 job.reject("the bridge was closed", 0.0)
 
-    def stats(self) -> Any:
-        """See `Source`."""
-        return self._puller.stats()
 
-    def close(self) -> None:
-        """See `Source`."""
-        self._puller.close()
-
-
-class StreamTarget(Target):
+class StreamTarget(_Ours, Target):
     """A publisher, closed with this."""
 
     def __init__(self, publisher: Publisher) -> None:
-        self._publisher = publisher
+        super().__init__(publisher)
         self._trouble = Trouble(
             publisher.name, "what a plain PUB sends meanwhile is dropped at its high-water mark"
         )
@@ -188,7 +194,7 @@ class StreamTarget(Target):
         while written.done < len(values):
             at = written.done
             try:
-                self._publisher.publish_many(batch.topic, values[at:] if at else values)
+                self._peer.publish_many(batch.topic, values[at:] if at else values)
                 written.done = len(values)
                 self._trouble.over()
             except MessageError as error:
@@ -201,16 +207,8 @@ class StreamTarget(Target):
                     break
         return written
 
-    def stats(self) -> Any:
-        """See `Target`."""
-        return self._publisher.stats()
 
-    def close(self, timeout: float) -> None:
-        """See `Target`."""
-        self._publisher.close(timeout)
-
-
-class QueueTarget(Target):
+class QueueTarget(_Ours, Target):
     """A pusher, closed with this.
 
     Args:
@@ -221,7 +219,7 @@ class QueueTarget(Target):
     """
 
     def __init__(self, pusher: Pusher, *, with_topic: bool, has_log: bool) -> None:
-        self._pusher = pusher
+        super().__init__(pusher)
         self._has_log = has_log
         self._with_topic = with_topic
         self._trouble = Trouble(pusher.name, "jobs stay with those who push")
@@ -232,7 +230,7 @@ class QueueTarget(Target):
         headers = {"topic": batch.topic} if self._with_topic else None
         while written.done < len(values):
             try:
-                self._pusher.push(values[written.done], headers=headers, timeout=SLICE_S)
+                self._peer.push(values[written.done], headers=headers, timeout=SLICE_S)
                 written.done += 1
             except MessageError as error:
                 written.refused[written.done] = str(error)
@@ -247,13 +245,9 @@ class QueueTarget(Target):
             self._trouble.over()
         return written
 
-    def stats(self) -> Any:
+    def close(self, *timeout: float) -> None:
         """See `Target`."""
-        return self._pusher.stats()
-
-    def close(self, timeout: float) -> None:
-        """See `Target`."""
-        self._pusher.close(0.0 if self._has_log else timeout)
+        super().close(*((0.0,) if self._has_log else timeout))
 
 
 def _gives_up(trouble: Trouble, error: Exception, is_over: IsOver) -> bool:

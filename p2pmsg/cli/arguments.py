@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from p2pmsg.cli.command import UsageError, cannot, flag, option
@@ -148,12 +149,16 @@ def _amount(text: str, units: Mapping[str, int], what: str) -> float:
     return amount
 
 
+def _read(text: str, look: Callable[[str], Any]) -> Any:
+    try:
+        return look(text)
+    except (OSError, ValueError) as error:
+        raise UsageError(cannot("read", text, error)) from error
+
+
 def directory(text: str) -> str:
     """Check a directory to read."""
-    try:
-        os.listdir(text)
-    except OSError as error:
-        raise UsageError(cannot("read", text, error)) from error
+    _read(text, os.listdir)
     return text
 
 
@@ -161,11 +166,8 @@ def lines_file(what: str) -> Callable[[str], list[str]]:
     """Return the check of a file with a secret, token or the like in each line, at least one."""
 
     def read(text: str) -> list[str]:
-        try:
-            with open(text, encoding="utf-8") as file:
-                found = [line.strip() for line in file if line.strip()]
-        except (OSError, ValueError) as error:
-            raise UsageError(cannot("read", text, error)) from error
+        lines = _read(text, lambda path: Path(path).read_text(encoding="utf-8")).splitlines()
+        found = [line.strip() for line in lines if line.strip()]
         if not found:
             raise UsageError(f"{text!r} has no {what}, which is a line")
         return found
@@ -175,11 +177,8 @@ def lines_file(what: str) -> Callable[[str], list[str]]:
 
 def input_file(text: str) -> str:
     """Check a file to read."""
-    try:
-        with open(text, "rb"):
-            return text
-    except OSError as error:
-        raise UsageError(cannot("read", text, error)) from error
+    _read(text, lambda path: open(path, "rb").close())
+    return text
 
 
 def output_file(text: str) -> str:

@@ -7,6 +7,7 @@ from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import OneOf, command, flag, note, option
 from p2pmsg.cli.program import repeat
 from p2pmsg.cli.secured import SECURITY, security_of
+from p2pmsg.cli.text import counted
 
 
 @command(
@@ -76,8 +77,9 @@ def bridge(arguments: argparse.Namespace) -> int:
 
 
 def _summary(stats: BridgeStats) -> str:
-    parts = [f"{stats.received:,} messages received", f"{stats.passed_on:,} passed on"]
-    others = {
+    counts = {
+        "messages received": stats.received,
+        "passed on": stats.passed_on,
         "refused": stats.refused,
         "not sent": stats.unsent,
         "connections refused": stats.connections_refused,
@@ -88,7 +90,7 @@ def _summary(stats: BridgeStats) -> str:
         "lost before they came here": stats.missing,
         "without a number": stats.unnumbered,
     }
-    parts += [f"{count:,} {what}" for what, count in others.items() if count]
+    parts = counted(counts, always=2)
     if stats.overruns:
         parts.append(f"the sender was faster {stats.overruns:,} times")
     return "; ".join(parts)

@@ -1,9 +1,9 @@
-"""`p2pmsg help`, and `p2pmsg completion`: how shells complete commands and options."""
+"""`p2pmsg completion`: how shells complete commands and options."""
 
 import argparse
 
-from p2pmsg.cli.command import Command, UsageError, choice, command, option
-from p2pmsg.cli.table import COMMANDS, load, members, overview, split
+from p2pmsg.cli.command import Command, command, option
+from p2pmsg.cli.table import COMMANDS, load, members, split
 
 _SCRIPTS = {
     "bash": """\
@@ -28,29 +28,6 @@ complete -c p2pmsg \\
   -a '(p2pmsg completion words -- (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
 """,
 }
-
-
-@command(
-    "help",
-    option("words", "a command, such as `sub` or `log ls` (default: list the commands)", "COMMAND",
-           nargs="*"),
-)  # fmt: skip
-def print_help(arguments: argparse.Namespace) -> int:
-    """Print the help of a command.
-
-    For example:
-      p2pmsg help
-      p2pmsg help sub
-      p2pmsg help log ls
-    """
-    name = " ".join(arguments.words)
-    if name in COMMANDS:
-        load(name).parser().print_help()
-    elif not name or members(name):
-        print(overview(name), end="")
-    else:
-        raise UsageError(f"{choice(name, COMMANDS)} (p2pmsg help lists them)")
-    return 0
 
 
 @command(
@@ -96,6 +73,4 @@ def _of_command(found: Command, last: str) -> list[str]:
         return list(options[last].settings.get("choices", ()))
     words = [word for name, each in options.items() if name[0] != "-"
              for word in each.settings.get("choices", ())]  # fmt: skip
-    if found.name == "help":
-        words = list(COMMANDS)
     return ["--help", *(name for name in options if name[0] == "-"), *words]

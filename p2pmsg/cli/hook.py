@@ -10,6 +10,7 @@ from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import repeat
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.serve import run_server
+from p2pmsg.cli.text import counted
 from p2pmsg.webhooks import FORMATS, ORDERS, OUT_SCHEMES, SCHEMES
 
 _BODY_BYTES_MAX = 2**20
@@ -103,22 +104,23 @@ def out(arguments: argparse.Namespace) -> int:
 
 def _summarize(sender: Any) -> None:
     for stats in sender.stats().endpoints.values():
-        parts = [
-            f"{stats.name}: {stats.received:,} messages received",
-            f"{stats.delivered:,} delivered",
-            f"{stats.requests:,} requests",
-            f"{stats.failures:,} failed",
-            f"{stats.waiting:,} waiting",
-            f"{stats.dead_letters:,} dead letters",
-            f"{stats.lost:,} lost",
-        ]
+        counts = {
+            "messages received": stats.received,
+            "delivered": stats.delivered,
+            "requests": stats.requests,
+            "failed": stats.failures,
+            "waiting": stats.waiting,
+            "dead letters": stats.dead_letters,
+            "lost": stats.lost,
+        }
+        parts = counted(counts, always=len(counts))
         if stats.stopped is not None:
             parts.append("stopped by 410")
         elif stats.held_s:
             parts.append(f"paused by Retry-After for {stats.held_s:,.0f} s: {stats.reason}")
         elif stats.is_open:
             parts.append(f"down: {stats.reason}")
-        note("hook out", ", ".join(parts))
+        note("hook out", f"{stats.name}: {', '.join(parts)}")
 
 
 @command(

@@ -8,9 +8,9 @@ from typing import Any
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, one_line, option
 from p2pmsg.cli.secured import SECURITY, security_of
-from p2pmsg.cli.text import render_columns, time_text, value_text
+from p2pmsg.cli.text import render_columns, value_text
 from p2pmsg.queue import DeadLetter, LiveBox, LogBox
-from p2pmsg.toolkit import json_value, to_json
+from p2pmsg.toolkit import json_value, time_text, to_json
 
 _CELL_CHARACTERS = 60
 _ACTION = option("action", "what to do", choices=("ls", "show", "retry", "purge"))
@@ -64,27 +64,27 @@ def of_queue(arguments: argparse.Namespace) -> int:
     return _report_missing(len(set(chosen)) - len(found))
 
 
-def _queue_fields(letter: DeadLetter) -> dict[str, Any]:
-    def time(ns: int) -> str:
-        return time_text(ns, "milliseconds")
+_OF_JOBS = (
+    "sequence", "why", "reason", "value", "key", "priority", "message_id", "headers",
+    "delivery_count",
+)  # fmt: skip
 
+
+def _queue_fields(letter: DeadLetter) -> dict[str, Any]:
+    times = {
+        "pushed": letter.pushed_ns,
+        "first_delivered": letter.first_delivered_ns,
+        "last_delivered": letter.last_delivered_ns,
+        "dead_since": letter.dead_ns,
+    }
+    history = [
+        {"at": time_text(f.at_ns, "milliseconds"), "worker": f.worker, "reason": f.reason}
+        for f in letter.history
+    ]
     return {
-        "sequence": letter.sequence,
-        "why": letter.why,
-        "reason": letter.reason,
-        "value": letter.value,
-        "key": letter.key,
-        "priority": letter.priority,
-        "message_id": letter.message_id,
-        "headers": letter.headers,
-        "delivery_count": letter.delivery_count,
-        "pushed": time(letter.pushed_ns),
-        "first_delivered": time(letter.first_delivered_ns),
-        "last_delivered": time(letter.last_delivered_ns),
-        "dead_since": time(letter.dead_ns),
-        "history": [
-            {"at": time(f.at_ns), "worker": f.worker, "reason": f.reason} for f in letter.history
-        ],
+        **{name: getattr(letter, name) for name in _OF_JOBS},
+        **{name: time_text(ns, "milliseconds") for name, ns in times.items()},
+        "history": history,
     }
 
 

@@ -100,16 +100,14 @@ class _Table:
             messages, size = self._before.get(key, (0, 0))
             rates = (view.messages - messages) / seconds, (view.bytes - size) / seconds
             self._before[key] = view.messages, view.bytes
-            rows.append((view, *rates))
-        if self._as_json:
-            lines = [json.dumps(_as_dict(*row)) for row in rows]
-        else:
-            lines = self._lines([_as_row(*row) for row in rows])
+            rows.append(_as_dict(view, *rates))
+        lines = list(map(json.dumps, rows)) if self._as_json else self._lines(rows)
         if lines:
             print(*lines, sep="\n", flush=True)
 
-    def _lines(self, rows: list[tuple[str, ...]]) -> list[str]:
-        lines = [render_columns(_TITLES, rows, len(_TITLES))] if rows else []
+    def _lines(self, rows: list[dict[str, Any]]) -> list[str]:
+        table = map(_as_row, rows)
+        lines = [render_columns(_TITLES, table, len(_TITLES))] if rows else []
         invalid = self._listener.invalid
         notes = [f"{count} invalid ({reason})" for reason, count in invalid.items()]
         if self._receiver.kernel_drops:
@@ -134,15 +132,13 @@ def _as_dict(view: StreamView, messages_s: float, bytes_s: float) -> dict[str, A
     }
 
 
-def _as_row(view: StreamView, messages_s: float, bytes_s: float) -> tuple[str, ...]:
+def _as_row(row: dict[str, Any]) -> tuple[str, ...]:
     return (
-        one_line(view.publisher) or "?",
-        one_line(view.session),
-        one_line(view.topic),
-        f"{messages_s:,.0f}",
-        f"{bytes_s / 1e6:,.2f}",
-        f"{view.next:,}",
-        f"{view.missing_count:,}",
-        f"{view.repairs:,}",
-        view.address,
+        one_line(row["publisher"]) or "?",
+        one_line(row["session"]),
+        one_line(row["topic"]),
+        f"{row['messages_s']:,.0f}",
+        f"{row['bytes_s'] / 1e6:,.2f}",
+        *(f"{row[name]:,}" for name in ("next", "missing", "repairs")),
+        row["address"],
     )

@@ -13,7 +13,7 @@ from p2pmsg.cli import text
 from p2pmsg.cli.arguments import COUNT, JSON, byte_count, is_terminal, moment
 from p2pmsg.cli.command import UsageError, command, note, one_line, option
 from p2pmsg.cli.log_access import DIRECTORY, PART, Reading, as_rate, open_log
-from p2pmsg.toolkit import to_json
+from p2pmsg.toolkit import time_text, to_json
 
 _TITLES = (
     "topic", "session", "from", "to", "first", "next", "messages", "bytes", "messages/s", "bytes/s",
@@ -104,7 +104,7 @@ def render(result: dict[str, Any]) -> str:
     rows = [
         (
             one_line(row["topic"]), row["session"],
-            text.time_text(row["timestamp_ns_min"]), text.time_text(row["timestamp_ns_max"]),
+            *(time_text(row[f"timestamp_ns_{which}"], "microseconds") for which in ("min", "max")),
             row["earliest"], row["next"], row["messages"], row["bytes"],
             text.rate_text(row["messages_s"]), text.rate_text(row["bytes_s"]),
         )
@@ -141,7 +141,7 @@ def dump(arguments: argparse.Namespace) -> int:
         reading = Reading(reader, arguments, partial(note, "log dump"))
         for found, _ in reading.batches():
             batch = found if left is None else found.part(0, min(left, len(found)))
-            text.write_lines(map(text.log_message_json, batch))
+            text.write_lines(text.message_json(message, of_log=True) for message in batch)
             if is_terminal(sys.stdout):
                 sys.stdout.buffer.flush()
             if left is not None:

@@ -8,6 +8,7 @@ from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import command, note, option
 from p2pmsg.cli.program import repeat
 from p2pmsg.cli.secured import SECURITY, security_of
+from p2pmsg.cli.text import counted
 
 if TYPE_CHECKING:
     from p2pmsg.relay import RelayStats
@@ -63,21 +64,20 @@ def relay(arguments: argparse.Namespace) -> int:
 
 
 def _summary(stats: "RelayStats") -> str:
-    parts = [
-        f"{stats.received:,} messages received",
-        f"{stats.lost:,} lost",
-        f"{len(stats.streams):,} streams of {len(stats.sessions):,} sessions",
-        f"{sum(stats.repaired.values()):,} repaired",
-        f"{stats.subscribers:,} subscribers",
-    ]
-    if stats.log is not None:
-        parts.append(f"{stats.log.bytes:,} bytes of log")
-        if stats.log.failed is not None:
-            parts.append(f"the log failed: {stats.log.failed}")
-    if denied := stats.requests_denied + stats.subscriptions_refused:
-        parts.append(f"{denied:,} requests and subscriptions denied")
-    if stats.denied:
-        parts.append(f"{stats.denied:,} topics denied to it, see the log")
+    log = stats.log
+    counts = {
+        "messages received": stats.received,
+        "lost": stats.lost,
+        f"streams of {len(stats.sessions):,} sessions": len(stats.streams),
+        "repaired": sum(stats.repaired.values()),
+        "subscribers": stats.subscribers,
+        "bytes of log": 0 if log is None else log.bytes,
+        "requests and subscriptions denied": stats.requests_denied + stats.subscriptions_refused,
+        "topics denied to it, see the log": stats.denied,
+    }
+    parts = counted(counts, always=5)
+    if log is not None and log.failed is not None:
+        parts.append(f"the log failed: {log.failed}")
     if stats.refused:
         parts.append(f"refused as a loop: {', '.join(stats.refused)}")
     return "; ".join(parts)

@@ -6,10 +6,11 @@ import warnings
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import transports
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.secured import SECURITY, security_of
+from p2pmsg.cli.text import counted
+from p2pmsg.toolkit import parse_endpoint
 
 if TYPE_CHECKING:
     from p2pmsg.security import Security
@@ -100,7 +101,7 @@ def serve(arguments: argparse.Namespace) -> int:
 
 def _own(endpoint: str, security: "Security | None") -> str:
     """Return where our own publisher is subscribed to."""
-    place = transports.parse_endpoint(endpoint)
+    place = parse_endpoint(endpoint)
     if place.is_wildcard:
         place = place.with_host("::1" if place.is_ipv6 else "127.0.0.1")
     return str(place) if security is None else f"{place}?key={security.keys.public_text}"
@@ -139,8 +140,12 @@ def run_server(server: Any, socket: Any) -> None:
 
 def _summarize(app: Any) -> None:
     stats = app.stats()
-    parts = [f"{stats.opened:,} event streams", f"{stats.messages:,} messages received"]
-    others = {"lost": stats.lost, "published": stats.published, "cut off": stats.slow,
-              "refused": sum(stats.rejected.values())}  # fmt: skip
-    parts += [f"{count:,} {what}" for what, count in others.items() if count]
-    note("serve", ", ".join(parts))
+    counts = {
+        "event streams": stats.opened,
+        "messages received": stats.messages,
+        "lost": stats.lost,
+        "published": stats.published,
+        "cut off": stats.slow,
+        "refused": sum(stats.rejected.values()),
+    }
+    note("serve", ", ".join(counted(counts, always=2)))

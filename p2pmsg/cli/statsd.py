@@ -6,11 +6,12 @@ import time
 from dataclasses import fields
 from typing import Any
 
+from p2pmsg import statsd as package
 from p2pmsg.cli.arguments import address, endpoints, output_file, seconds
 from p2pmsg.cli.command import UsageError, command, flag, note, one_line, option
 from p2pmsg.cli.secured import SECURITY, security_of
-from p2pmsg.errors import MissingExtraError, P2PError
-from p2pmsg.statsd import DIALECTS
+from p2pmsg.cli.text import counted
+from p2pmsg.errors import P2PError
 
 _SLICE_S = 0.25
 
@@ -32,7 +33,7 @@ def _percentiles(text: str) -> tuple[float, ...]:
     option("--management", "where statsd's management port answers, such as tcp://127.0.0.1:8126",
            "ENDPOINT"),
     option("--dialect", "how lines are read; etsy is statsd itself (default: strict)",
-           choices=list(DIALECTS), default="strict"),
+           choices=list(package.DIALECTS), default="strict"),
     option("--interval", "time between flushes (default: 10)", "S", seconds, default=10.0),
     option("--percentiles", "of timers, such as 50,90,99.9; below 0 for the top (default: 90)",
            "LIST", _percentiles, default=(90.0,)),
@@ -63,18 +64,13 @@ def statsd(arguments: argparse.Namespace) -> int:
     """
     if arguments.state and not arguments.exact:
         raise UsageError("--state needs --exact, whose totals it keeps")
-    try:
-        from p2pmsg.statsd import AggregateConfig, Collector
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("p2pmsg statsd", str(error.name), "statsd") from error
-
-    config = AggregateConfig(
+    config = package.AggregateConfig(
         percentiles=arguments.percentiles,
-        dialect=DIALECTS[arguments.dialect],
+        dialect=package.DIALECTS[arguments.dialect],
         delete_idle=arguments.delete_idle,
     )
     outputs = _outputs(arguments)
-    collector = Collector(
+    collector = package.Collector(
         arguments.listen,
         publish=arguments.publish,
         outputs=outputs,
@@ -105,17 +101,11 @@ def statsd(arguments: argparse.Namespace) -> int:
 def _outputs(arguments: argparse.Namespace) -> list[Any]:
     outputs: list[Any] = []
     if arguments.graphite:
-        from p2pmsg.statsd import GraphiteOutput
-
-        outputs.append(GraphiteOutput(*arguments.graphite))
+        outputs.append(package.GraphiteOutput(*arguments.graphite))
     if arguments.prometheus:
-        from p2pmsg.statsd import PrometheusOutput
-
-        outputs.append(PrometheusOutput(*arguments.prometheus))
+        outputs.append(package.PrometheusOutput(*arguments.prometheus))
     if arguments.console or not (outputs or arguments.publish):
-        from p2pmsg.statsd import ConsoleOutput
-
-        outputs.append(ConsoleOutput())
+        outputs.append(package.ConsoleOutput())
     return outputs
 
 
@@ -126,7 +116,7 @@ def _report_inexact_totals(totals: Any) -> None:
         "deltas did not fit": totals.cut,
         "clients are unfinished": len(totals.unfinished) + totals.forgotten,
     }
-    parts = [f"{count:,} {what}" for what, count in counts.items() if count]
+    parts = counted(counts)
     parts += [f"collecting has ended: {totals.failed}"] if totals.failed else []
     if parts:
         note("statsd", f"totals are not exact: {', '.join(parts)}")
@@ -136,7 +126,5 @@ def _render(stats: Any) -> str:
     """Return all counters that are not 0, and the latest bad lines."""
     counts = {each.name: getattr(stats, each.name) for each in fields(stats)}
     counts |= {f"{name} failures": n for name, n in stats.output_failures.items()}
-    parts = [
-        f"{n:,} {name.replace('_', ' ')}" for name, n in counts.items() if type(n) is int and n
-    ]
+    parts = counted({name.replace("_", " "): n for name, n in counts.items() if type(n) is int})
     return "\n".join([", ".join(parts), *(f"  {one_line(bad.text)}" for bad in stats.bad_sample)])

@@ -53,7 +53,6 @@ COMMANDS = {
     "completion": (
         "completion", "Print a script that completes commands and options in a shell",
     ),
-    "help": ("completion", "Print the help of a command"),
 }  # fmt: skip
 """In the order of `p2pmsg --help`: the module in `p2pmsg.cli`, and the docstring's first line."""
 
@@ -96,7 +95,7 @@ def overview(group: str = "") -> str:
 _GROUP = """\
 usage: p2pmsg {group} COMMAND ...
 
-commands (`p2pmsg help {group} COMMAND` says more):
+commands (`p2pmsg {group} COMMAND --help` says more):
 {commands}
 """
 _ALL = """\
@@ -112,7 +111,7 @@ options:
   -h, --help  show this help message and exit
   --version   show program's version number and exit
 
-commands (`p2pmsg help COMMAND` says more):
+commands (`p2pmsg COMMAND --help` says more):
 """
 _DEFAULTS = """
 

@@ -4,16 +4,14 @@ import base64
 import math
 import string
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from p2pmsg.cli.command import UsageError
 from p2pmsg.message import Message
 from p2pmsg.stats import SubscriberStats
-from p2pmsg.toolkit import BASE64_MARK, to_json
+from p2pmsg.toolkit import time_text, to_json
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _AMOUNTS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SPANS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 _YEAR_S = 365.25 * 86_400
@@ -23,6 +21,11 @@ _CONTROL = {code: f"\\x{code:02x}" for code in (*range(9), *range(10, 32), *rang
 def plural(count: int, noun: str) -> str:
     """Return a count and its noun: `1 stream`, `2,000 streams`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def counted(counts: Mapping[str, int], always: int = 0) -> list[str]:
+    """Return counts in words, without those that are 0 but the first `always` ones."""
+    return [f"{n:,} {what}" for at, (what, n) in enumerate(counts.items()) if n or at < always]
 
 
 def write_lines(lines: Iterable[str]) -> None:
@@ -40,20 +43,29 @@ def value_text(value: Any, *, to_terminal: bool = False) -> str:
         try:
             value = value.decode()
         except UnicodeDecodeError:
-            return f"{BASE64_MARK}:{base64.b64encode(value).decode()}"
+            return f"base64:{base64.b64encode(value).decode()}"
     if not isinstance(value, str):
         return to_json(value)
     return value.translate(_CONTROL) if to_terminal else value
 
 
-def message_json(message: Message) -> str:
-    """Return a message as one JSON object in one line."""
+def message_json(message: Message, *, of_log: bool = False) -> str:
+    """Return a message as one JSON object in one line.
+
+    One of a log has its session, as a log has no publishers' names.
+    """
+    session = {"session": session_text(message.session)} if of_log else {}
+    publisher = {} if of_log else {"publisher": message.publisher}
     return to_json(
         {
             "topic": message.topic,
+            **session,
             "sequence": message.sequence,
-            **_content(message),
-            "publisher": message.publisher,
+            "key": message.key,
+            "timestamp_ns": message.timestamp_ns,
+            "headers": message.headers,
+            "value": message.value,
+            **publisher,
         }
     )
 
@@ -63,7 +75,7 @@ FIELDS: dict[str, Callable[[Message], Any]] = {
     "sequence": lambda message: message.sequence,
     "key": lambda message: message.key or "",
     "value": lambda message: message.value,
-    "timestamp": lambda message: time_text(message.timestamp_ns),
+    "timestamp": lambda message: time_text(message.timestamp_ns, "microseconds"),
     "timestamp_ns": lambda message: message.timestamp_ns,
     "headers": lambda message: to_json(message.headers or {}),
     "publisher": lambda message: message.publisher,
@@ -110,27 +122,6 @@ def message_line(message: Message, form: str, fields: Sequence[str], *, to_termi
     return form.format_map(values)
 
 
-def log_message_json(message: Message) -> str:
-    """Return a message of a log as JSON: with its session, as a log has no publishers' names."""
-    return to_json(
-        {
-            "topic": message.topic,
-            "session": session_text(message.session),
-            "sequence": message.sequence,
-            **_content(message),
-        }
-    )
-
-
-def _content(message: Message) -> dict[str, Any]:
-    return {
-        "key": message.key,
-        "timestamp_ns": message.timestamp_ns,
-        "headers": message.headers,
-        "value": message.value,
-    }
-
-
 def render_columns(titles: Sequence[str], rows: Iterable[Sequence[Any]], text_columns: int) -> str:
     """Lay a table out: the first columns to the left, the others, numbers, to the right."""
     cells = [list(titles)]
@@ -166,7 +157,11 @@ def render_stats(stats: SubscriberStats) -> str:
 
 def bytes_text(count: float) -> str:
     """Return a number of bytes for people, such as `1.5 GB`; a GB is 10**9 bytes."""
-    return f"{_amount_text(count)}B"
+    for factor, prefix in _AMOUNTS:
+        if count >= factor * 0.9995:
+            scaled = count / factor
+            return f"{scaled:.3g} {prefix}B" if scaled < 999.5 else f"{scaled:,.0f} {prefix}B"
+    return f"{count:.0f} B"
 
 
 def rate_text(per_second: float | None) -> str:
@@ -174,14 +169,6 @@ def rate_text(per_second: float | None) -> str:
     if per_second is None:
         return "-"
     return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.3g}"
-
-
-def _amount_text(amount: float) -> str:
-    for factor, prefix in _AMOUNTS:
-        if amount >= factor * 0.9995:
-            scaled = amount / factor
-            return f"{scaled:.3g} {prefix}" if scaled < 999.5 else f"{scaled:,.0f} {prefix}"
-    return f"{amount:.0f} "
 
 
 def span_text(seconds: float) -> str:
@@ -201,15 +188,6 @@ def span_text(seconds: float) -> str:
         if len(parts) == 2:
             break
     return " ".join(part for index, part in enumerate(parts) if not index or part[0] != "0")
-
-
-def time_text(timestamp_ns: int, timespec: str = "microseconds") -> str:
-    """Return a time in ns since the epoch as ISO, in UTC, cut to the `timespec`."""
-    try:
-        time = _EPOCH + timedelta(microseconds=timestamp_ns // 1000)
-    except OverflowError:
-        return f"{timestamp_ns} ns"
-    return time.isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def session_text(session: int) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from p2pmsg.driver.peer import Peer
@@ -61,7 +60,7 @@ class EventDriver(TurnDriver):
         super().__init__(peer)
         self.section = Section(peer.resync)
         self._network, self._turns = network, turns
-        self._expected_ns = self._frozen_until_ns = self._added_ns = 0
+        self._expected_ns = self._added_ns = 0
         self._is_turning = self._is_woken = False
 
     def start(self, *_: object) -> None:
@@ -79,17 +78,8 @@ class EventDriver(TurnDriver):
 
     def arrived(self) -> None:
         """Take a turn, since something has come."""
-        if not self.stopping and self.now_ns() >= self._frozen_until_ns:
+        if not self.stopping:
             self._take_turn()
-
-    def freeze(self, until_ns: int) -> None:
-        """Take no turns until a time, as a process that is stopped."""
-        self._frozen_until_ns = max(self._frozen_until_ns, until_ns)
-        self._expect(self._frozen_until_ns)
-
-    def thaw(self) -> None:
-        """End what `freeze` has begun."""
-        self._frozen_until_ns = 0
 
     def kill(self) -> None:
         """End as a process that is killed: nothing is shut, and nothing goes on."""
@@ -105,18 +95,6 @@ class EventDriver(TurnDriver):
         else:
             due_ns = min(due_ns, self.section.run(self.peer.next_deadline_ns))
             self._expect(max(due_ns, self.now_ns() + 1))
-
-    def begin(self, verb: Verb[R], on_end: Callable[[R], object] = bool) -> None:
-        """Begin a verb, which goes on after turns; `on_end` gets what it returns.
-
-        What it raises is raised where it goes on.
-        """
-        self._go_on(Steps(verb), on_end)
-
-    def _go_on(self, steps: Steps[Any], on_end: Callable[[Any], object]) -> None:
-        request = self.go_on(steps, partial(self._go_on, steps, on_end))
-        if isinstance(request, Done):
-            on_end(request.value)
 
     def _take_turn(self) -> None:
         self._is_turning, self._is_woken, self._added_ns = True, False, _NEVER_NS
@@ -148,10 +126,7 @@ class EventDriver(TurnDriver):
     def _on_time(self, due_ns: int) -> None:
         if due_ns == self._expected_ns and not self.stopping:
             self._expected_ns = 0
-            if self.now_ns() >= self._frozen_until_ns:
-                self._take_turn()
-            else:
-                self._expect(self._frozen_until_ns)
+            self._take_turn()
 
 
 class VirtualDriver(EventDriver):

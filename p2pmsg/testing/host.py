@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from random import Random
@@ -25,6 +26,7 @@ from transports.memory import (
     MemoryRecoveryClient,
     MemoryRecoveryServer,
     MemorySender,
+    MemoryServer,
 )
 
 WALL_NS = 1_700_000_000 * 10**9
@@ -41,6 +43,7 @@ class _Closes(Protocol):
 
 
 S = TypeVar("S", bound=_Closes)
+B = TypeVar("B", bound=MemoryServer)
 D = TypeVar("D", bound=EventDriver)
 
 
@@ -137,75 +140,44 @@ class Host(Network):
         self, endpoint: transports.Endpoint, *, queue_frames: int, welcome: bytes = b"", **_: Any
     ) -> MemorySender:
         """Do as `Network.sender`."""
-        place, sockets = self._bound(endpoint), self.network.sockets
-        return self._kept(
-            MemorySender(place, network=sockets, queue_frames=queue_frames, welcome=welcome)
-        )
+        place = self._bound(endpoint)
+        return self._bind(MemorySender, place, queue_frames=queue_frames, welcome=welcome)
 
     def recovery_server(
         self, endpoint: transports.Endpoint, *, queue_frames: int, **_: Any
     ) -> MemoryRecoveryServer:
         """Do as `Network.recovery_server`; each incarnation has another place, as by port 0."""
-        made = MemoryRecoveryServer(
-            f"{self._bound(endpoint)}.{self.incarnation}",
-            network=self.network.sockets,
-            queue_frames=queue_frames,
-        )
-        return self._kept(made, made.endpoint)
+        place = f"{self._bound(endpoint)}.{self.incarnation}"
+        return self._bind(MemoryRecoveryServer, place, queue_frames=queue_frames)
 
     def receiver(
         self, endpoint: transports.Endpoint, *, queue_frames: int, **_: Any
     ) -> MemoryReceiver:
         """Do as `Network.receiver`."""
-        name, sockets = self._next_name(), self.network.sockets
-        return self._kept(
-            MemoryReceiver(
-                place_of(endpoint), network=sockets, queue_frames=queue_frames, name=name
-            ),
-            name,
-        )
+        return self._connect(MemoryReceiver, endpoint, queue_frames=queue_frames)
 
     def recovery_client(
-        self,
-        endpoint: transports.Endpoint,
-        *,
-        queue_frames: int,
-        keeps_all: bool = False,
-        **_: Any,
+        self, endpoint: transports.Endpoint, *, queue_frames: int, **_: Any
     ) -> MemoryRecoveryClient:
         """Do as `Network.recovery_client`."""
-        name, sockets = self._next_name(), self.network.sockets
-        return self._kept(
-            MemoryRecoveryClient(
-                place_of(endpoint),
-                network=sockets,
-                queue_frames=queue_frames,
-                name=name,
-                keeps_all=keeps_all,
-            ),
-            name,
-        )
+        return self._connect(MemoryRecoveryClient, endpoint, queue_frames=queue_frames)
 
     def queue_server(self, endpoint: transports.Endpoint, **_: Any) -> MemoryRecoveryServer:
         """Do as `Network.queue_server`."""
-        place, sockets = self._bound(endpoint), self.network.sockets
-        made = MemoryRecoveryServer(place, network=sockets, queue_frames=_JOBS_MAX)
-        return self._kept(made, made.endpoint)
+        return self._bind(MemoryRecoveryServer, self._bound(endpoint), queue_frames=_JOBS_MAX)
 
     def queue_client(self, endpoint: transports.Endpoint, **_: Any) -> MemoryRecoveryClient:
         """Do as `Network.queue_client`."""
-        return self.recovery_client(endpoint, queue_frames=_JOBS_MAX, keeps_all=True)
+        client = MemoryRecoveryClient
+        return self._connect(client, endpoint, queue_frames=_JOBS_MAX, keeps_all=True)
 
     def push_socket(self, endpoint: transports.Endpoint, **_: Any) -> MemoryPush:
         """Do as `Network.push_socket`."""
-        place, sockets = self._bound(endpoint), self.network.sockets
-        return self._kept(MemoryPush(place, network=sockets, queue_frames=_JOBS_MAX))
+        return self._bind(MemoryPush, self._bound(endpoint), queue_frames=_JOBS_MAX)
 
     def pull_socket(self, endpoint: transports.Endpoint, **_: Any) -> MemoryPull:
         """Do as `Network.pull_socket`."""
-        name, place, sockets = self._next_name(), place_of(endpoint), self.network.sockets
-        made = MemoryPull(place, network=sockets, queue_frames=_PULLED_FRAMES, name=name)
-        return self._kept(made, name)
+        return self._connect(MemoryPull, endpoint, queue_frames=_PULLED_FRAMES)
 
     def busy_wait(self, *_: Any) -> transports.BusyWait:
         """Do as `Network.busy_wait`: it never looks, as no time passes meanwhile."""
@@ -224,6 +196,14 @@ class Host(Network):
             self.network, place_of(endpoint), self._next_name(), buffer_bytes=buffer_bytes
         )
         return self._kept(made, *made.names)
+
+    def _bind(self, kind: Callable[..., B], place: str, **options: Any) -> B:
+        made = kind(place, network=self.network.sockets, **options)
+        return self._kept(made, made.endpoint)
+
+    def _connect(self, kind: Callable[..., S], endpoint: transports.Endpoint, **options: Any) -> S:
+        name, sockets = self._next_name(), self.network.sockets
+        return self._kept(kind(place_of(endpoint), network=sockets, name=name, **options), name)
 
     def _bound(self, endpoint: transports.Endpoint) -> str:
         """Return the place of what is bound on this host; one for each port 0."""

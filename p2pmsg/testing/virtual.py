@@ -4,16 +4,14 @@ The fixture `p2pmsg_network` of the pytest plugin is one of these.
 """
 
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from random import SystemRandom
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
-from p2pmsg.config import OnGap, PublisherConfig, SubscriberConfig
+from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.log import LogConfig
 from p2pmsg.message import T_co
-from p2pmsg.subscriber.typed import OnInvalid
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.drained import knows_all, knows_all_of_relay
 from p2pmsg.testing.network import FaultyNetwork
@@ -181,98 +179,55 @@ class VirtualNetwork:
         self,
         publishers: Upstream | Sequence[Upstream] | None = None,
         *,
-        topics: str | Sequence[str] = (),
-        start: str | int | datetime = "latest",
-        on_gap: OnGap = "wait",
-        cursor: str | None = None,
-        commit: Literal["explicit", "message"] = "explicit",
         type: builtins.type[T_co] | None = None,  # noqa: A002  # as `p2pmsg.Subscriber` has it
-        types: Mapping[str, Any] | None = None,
-        on_invalid: OnInvalid = "raise",
         config: SubscriberConfig | None = None,
+        **options: Any,
     ) -> VirtualSubscriber[T_co]:
         """Add a subscriber.
 
         Args:
             publishers: one, or several, to connect to, or relays. Default: all publishers.
-            topics: what to take: topics, and prefixes that end in `*`. Default: all.
-            start: as for `p2pmsg.Subscriber`. Default `latest`: what is published before the
-                subscriber has joined is not received; see `VirtualPublisher.wait_for_subscribers`.
-            on_gap: as for `p2pmsg.Subscriber`. Default `wait`.
-            cursor: a name, of a position in the network's memory; the next subscriber with it goes
-                on after the last commit. Default None.
-            commit: as for `p2pmsg.Subscriber`. Default `explicit`.
             type: as for `p2pmsg.Subscriber`. Default: values have no type.
-            types: as for `p2pmsg.Subscriber`, by topic. Default: none.
-            on_invalid: as for `p2pmsg.Subscriber`. Default `raise`.
             config: its settings. Default: as `p2pmsg.Subscriber` has them, with the network's
                 `repair_timeout`.
+            options: `topics`, `start`, `on_gap`, `cursor`, `commit`, `types` and `on_invalid`, as
+                for `p2pmsg.Subscriber`. With the default start, `latest`, what is published before
+                the subscriber has joined is not received; see
+                `VirtualPublisher.wait_for_subscribers`. A cursor is a name, of a position in the
+                network's memory; the next subscriber with it goes on after the last commit.
 
         Raises:
             ConfigError: an argument is out of its limits.
             CursorError: another subscriber has the cursor.
 
         """
-        return self._add_subscriber(
-            VirtualSubscriber[T_co], publishers, config, topics=topics, start=start, on_gap=on_gap,
-            cursor=cursor, commit=commit, type=type, types=types, on_invalid=on_invalid,
-        )  # fmt: skip
+        about, config = self._about_subscriber(publishers), config or self._subscribing
+        made = VirtualSubscriber[T_co](*about, type=type, config=config, **options)
+        self.subscribers.append(made)
+        return made
 
     def aio_subscriber(
         self,
         publishers: Upstream | Sequence[Upstream] | None = None,
         *,
-        topics: str | Sequence[str] = (),
-        start: str | int | datetime = "latest",
-        on_gap: OnGap = "wait",
-        cursor: str | None = None,
-        commit: Literal["explicit", "message"] = "explicit",
         type: builtins.type[T_co] | None = None,  # noqa: A002  # as `p2pmsg.Subscriber` has it
-        types: Mapping[str, Any] | None = None,
-        on_invalid: OnInvalid = "raise",
         config: SubscriberConfig | None = None,
-    ) -> VirtualAioSubscriber[T_co]:
-        """Add a subscriber with the names of `p2pmsg.aio.Subscriber`.
-
-        While a task awaits it, or an `aio_publisher`, time passes: from event to event, and tasks
-        take turns in between.
-
-        Args:
-            publishers: as for `subscriber`. Default: all publishers.
-            topics: as for `subscriber`. Default: all.
-            start: as for `subscriber`. Default `latest`.
-            on_gap: as for `subscriber`; a callable may be a coroutine function. Default `wait`.
-            cursor: as for `subscriber`. Default None.
-            commit: as for `subscriber`. Default `explicit`.
-            type: as for `subscriber`. Default: values have no type.
-            types: as for `subscriber`, by topic. Default: none.
-            on_invalid: as for `subscriber`; a callable may be a coroutine function. Default
-                `raise`.
-            config: as for `subscriber`.
-
-        Raises:
-            ConfigError: an argument is out of its limits.
-            CursorError: another subscriber has the cursor.
-
-        """
-        return self._add_subscriber(
-            VirtualAioSubscriber[T_co], publishers, config, topics=topics, start=start,
-            on_gap=on_gap, cursor=cursor, commit=commit, type=type, types=types,
-            on_invalid=on_invalid,
-        )  # fmt: skip
-
-    def _add_subscriber(
-        self,
-        kind: Callable[..., S],
-        publishers: Upstream | Sequence[Upstream] | None,
-        config: SubscriberConfig | None,
         **options: Any,
-    ) -> S:
-        name, sources = f"s{len(self.subscribers)}", self._listed(publishers)
-        config = config or self._subscribing
-        made = kind(self.frames, name, sources, config=config, **options)
+    ) -> VirtualAioSubscriber[T_co]:
+        """Add a subscriber with the names of `p2pmsg.aio.Subscriber`; else as `subscriber`.
+
+        `on_gap` and `on_invalid` may be coroutine functions. While a task awaits it, or an
+        `aio_publisher`, time passes: from event to event, and tasks take turns in between.
+        """
+        about, config = self._about_subscriber(publishers), config or self._subscribing
+        made = VirtualAioSubscriber[T_co](*about, type=type, config=config, **options)
         self.subscribers.append(made)
         return made
+
+    def _about_subscriber(
+        self, publishers: Upstream | Sequence[Upstream] | None
+    ) -> tuple[FaultyNetwork, str, Sequence[Upstream]]:
+        return self.frames, f"s{len(self.subscribers)}", self._listed(publishers)
 
     def _listed(self, publishers: Upstream | Sequence[Upstream] | None) -> Sequence[Upstream]:
         if publishers is None:

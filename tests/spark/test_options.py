@@ -2,11 +2,10 @@
 
 import pytest
 
-from spark_bridge import heads as asking
 from spark_bridge import offsets
 from spark_bridge.errors import OptionError
 from spark_bridge.options import check_use, is_sink, parse_options, parse_sink_options
-from spark_bridge.selection import topics_of
+from spark_bridge.selection import start_of, topics_of
 from spark_bridge.session_directory import SessionDirectory
 from tests.spark.test_offsets import A, B, heads, view
 
@@ -151,7 +150,7 @@ def test_which_topics_are_read(given, topics):
 )
 def test_where_a_stream_starts(starting, expected):
     options = parse_options(GOOD if starting is None else {**GOOD, "startingOffsets": starting})
-    start = asking.start_of(options, "latest")
+    start = start_of(options, "latest", None)
     first = offsets.first(SessionDirectory({A: view(1, t=(4, 9))}), options, start)
 
     assert first == {A: {1: {"t": expected}}}

@@ -78,7 +78,6 @@ PRIVATE_IMPORTS: dict[str, set[str]] = {
         "p2pmsg.publisher.served",
         "p2pmsg.subscriber.core",
         "p2pmsg.subscriber.sessions",
-        "p2pmsg.subscriber.typed",
         "recovery.checks",
         "recovery.log",
         "recovery.memory_store",

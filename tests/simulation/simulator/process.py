@@ -1,8 +1,10 @@
 """What simulated publishers, relays and subscribers have in common: a peer that lives and dies."""
 
 from collections import deque
+from functools import partial
 
 import transports
+from p2pmsg.driver.verbs import Done, Steps
 from p2pmsg.driver.virtual import VirtualDriver
 from p2pmsg.testing.host import Host, place_of
 from p2pmsg.testing.memory_group import PORT, MemoryGroupReceiver, MemoryGroupSender
@@ -21,6 +23,36 @@ class SimulatedDriver(VirtualDriver):
     def __init__(self, peer, network, on_turn):
         super().__init__(peer, network, network.turns)
         self._on_turn = on_turn
+        self._frozen_until_ns = 0
+
+    def freeze(self, until_ns):
+        """Take no turns until a time, as a process that is stopped."""
+        self._frozen_until_ns = max(self._frozen_until_ns, until_ns)
+        self._expect(self._frozen_until_ns)
+
+    def thaw(self):
+        """End what `freeze` has begun."""
+        self._frozen_until_ns = 0
+
+    def begin(self, verb, on_end=bool):
+        """Begin a verb, which goes on after turns; `on_end` gets what it returns."""
+        self._go_on(Steps(verb), on_end)
+
+    def _go_on(self, steps, on_end):
+        request = self.go_on(steps, partial(self._go_on, steps, on_end))
+        if isinstance(request, Done):
+            on_end(request.value)
+
+    def arrived(self):
+        if self.now_ns() >= self._frozen_until_ns:
+            super().arrived()
+
+    def _on_time(self, due_ns):
+        if self.now_ns() >= self._frozen_until_ns:
+            super()._on_time(due_ns)
+        elif due_ns == self._expected_ns and not self.stopping:
+            self._expected_ns = 0
+            self._expect(self._frozen_until_ns)
 
     def _take_turn(self):
         super()._take_turn()

@@ -29,18 +29,3 @@ def test_no_more_run_at_once_than_there_are_threads(threads):
     assert asyncio.run(main()) == [*range(6)]
     assert len(set(names)) == 2
     assert all(thread.daemon for thread in threading.enumerate() if thread.name in names)
-
-
-@pytest.mark.parametrize("error", [ValueError("no"), StopIteration(5), SystemExit(1)])
-def test_what_it_raises_comes_back(threads, error):
-    def call():
-        raise error
-
-    async def main():
-        try:
-            await threads.run(call)
-        except BaseException as raised:
-            return raised
-
-    raised = asyncio.run(main())
-    assert raised is error or "StopIteration(5)" in str(raised)

@@ -76,12 +76,6 @@ def test_values_are_decoded_and_encoded(codec, data, value):
     assert found.decode([encoded]) == [value]
 
 
-def test_deep_json_stays_bytes():
-    found = reader("none", codec="json")
-    deep = b"[" * 100_000 + b"]" * 100_000
-    assert found.decode([deep]) == [deep]
-
-
 @pytest.mark.parametrize(
     ("topic_at", "parts"),
     [("part", [b"t", b"1", b"2"]), ("prefix", [b"t 1", b"2"]), ("none", [b"1", b"2"])],
@@ -97,8 +91,3 @@ def test_messages_are_made_of_values(topic_at, parts):
 def test_what_is_no_bytes_is_refused_by_name(value):
     with pytest.raises(ValueError, match="neither bytes, text nor a list of them but"):
         Writer("part", "bytes").parts("t", value)
-
-
-def test_what_json_has_no_form_for_is_refused():
-    with pytest.raises(ValueError, match="is not json"):
-        Writer("part", "json").parts("t", object())

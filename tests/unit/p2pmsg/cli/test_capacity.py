@@ -42,12 +42,3 @@ def test_the_window_and_the_disk_are_each_others_answer(capsys):
     assert there["disk_bytes"] == 500 * 10**9
     assert there["bytes_s"] == pytest.approx(50_000 * there["message_bytes"])
     assert back["disk_bytes"] == pytest.approx(500 * 10**9, rel=1e-6)
-
-
-def test_it_says_how_it_computes(capsys):
-    assert main([*CAPACITY, "--window", "1d", "--per-frame", "100"]) == 0
-
-    first, second, third = capsys.readouterr().out.splitlines()
-    assert first.startswith("1 d of 50,000 messages/s of 128 B need 566 GB")
-    assert second == "  a message takes 131.0 bytes, at 100 in a frame"
-    assert third == "  6.55 MB a second, 566 GB a day"

@@ -3,12 +3,7 @@ import math
 import pytest
 
 from p2pmsg.cli.pubsub import reader
-from p2pmsg.cli.text import (
-    bytes_text,
-    span_text,
-    time_text,
-    value_text,
-)
+from p2pmsg.cli.text import bytes_text, span_text, value_text
 
 TEXTS = {
     "text": ("hello", "hello"),
@@ -54,12 +49,6 @@ SPANS = {
 @pytest.mark.parametrize(("seconds", "text"), SPANS.items(), ids=map(str, SPANS))
 def test_spans_for_people(seconds, text):
     assert span_text(seconds) == text
-
-
-def test_times_are_iso_in_utc():
-    assert time_text(1_723_204_800_123_456_789) == "2024-08-09T12:00:00.123456Z"
-    assert time_text(-1_000_000_000) == "1969-12-31T23:59:59.000000Z"
-    assert time_text(2**63 - 1).startswith("2262-")
 
 
 LINES = {

@@ -85,15 +85,6 @@ def test_upkeep_goes_on_next_to_the_turns(network, driver):
     assert driver.peer.kept == 3
 
 
-def test_a_frozen_process_takes_no_turns(network, driver):
-    driver.freeze(network.clock.now_ns + S)
-    began_ns = network.clock.now_ns
-    bring(driver, b"a")
-    assert not driver.peer.letters
-    assert driver.run(driver.peer.receive(5.0)) == b"a"
-    assert network.clock.now_ns == began_ns + S
-
-
 def test_stopping_it_ends_calls_and_killing_it_shuts_nothing(network):
     stopped, killed = opened(network), opened(network)
     after(stopped, 1.0, stopped.stop)
@@ -134,18 +125,6 @@ def test_tasks_take_turns_while_time_passes(network):
     began_ns = network.clock.now_ns
     assert asyncio.run(main()) == b"c"
     assert network.clock.now_ns >= began_ns + 5 * S
-
-
-def test_a_verb_that_was_begun_goes_on_with_the_turns(network, driver):
-    got = []
-    driver.begin(driver.peer.receive(5.0), got.append)
-    network.run_until(network.clock.now_ns + S)
-    assert got == []
-    bring(driver, b"a")
-    assert got == [b"a"]
-    bring(driver, b"b")
-    driver.begin(driver.peer.receive(5.0), got.append)
-    assert got == [b"a", b"b"]  # it had not to wait
 
 
 def test_a_section_that_has_ended_refuses_all(driver):

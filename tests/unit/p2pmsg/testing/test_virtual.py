@@ -138,19 +138,6 @@ def test_a_crash_begins_a_new_session_and_a_log_keeps_the_old_one():
         assert (publisher.session == session) == log
 
 
-def test_what_is_closed_is_refused(network):
-    publisher, subscriber = joined(network)
-    publisher.publish("t", 1)
-    publisher.close()
-    assert values(subscriber) == [1]  # closing has waited for it
-    subscriber.close()
-
-    with pytest.raises(p2pmsg.ClosedError):
-        publisher.publish("t", 1)
-    with pytest.raises(p2pmsg.ClosedError):
-        subscriber.receive()
-
-
 @pytest.mark.parametrize(
     ("options", "field"),
     [

@@ -106,47 +106,6 @@ def test_in_any_loop_and_in_debug_mode_the_same_comes(loop, debug, caplog):
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_a_timeout_is_of_the_networks_time():
-    async def main(network):
-        publisher = network.aio_publisher()
-        subscriber = network.aio_subscriber(publisher)
-        with pytest.raises(TimeoutError, match=r"2 of|1 of|0 of"):
-            await publisher.wait_for_subscribers(2, timeout=1.0)
-        assert 1.0 <= network.now < 1.001
-        with pytest.raises(TimeoutError, match=r"within 5\.0 s"):
-            await subscriber.receive(timeout=5.0)
-        assert 6.0 <= network.now < 6.001
-        with pytest.raises(TimeoutError):
-            await subscriber.receive(timeout=0)
-        assert subscriber.receive_nowait() is None
-        assert 6.0 <= network.now < 6.001
-
-    run(main)
-
-
-def test_a_wait_that_is_cancelled_loses_nothing():
-    async def main(network):
-        publisher = network.aio_publisher()
-        subscriber = network.aio_subscriber(publisher)
-        await publisher.wait_for_subscribers(1)
-        got = []
-        for number in range(100):
-            task = asyncio.create_task(subscriber.receive())
-            publisher.publish("t", number)
-            for _ in range(number % 23):
-                await asyncio.sleep(0)
-            task.cancel()
-            try:
-                got.append((await task).value)
-            except asyncio.CancelledError:
-                pass
-        while len(got) < 100:
-            got.append((await subscriber.receive(5.0)).value)
-        assert got == [*range(100)]
-
-    run(main)
-
-
 def test_closing_and_crashes_wake_who_waits():
     async def main(network):
         publisher = network.aio_publisher()
