@@ -378,8 +378,8 @@ class PusherPeer(Peer):
         Where that fails, `journal.broken` says so, and the next turn logs it.
         """
         pending = journal.begin_sync()
-        self._is_syncing = True
         try:
+            self._is_syncing = True
             yield Blocking(pending.wait)
         finally:
             self._is_syncing = False

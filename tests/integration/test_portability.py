@@ -29,5 +29,5 @@ def test_only_the_platform_modules_name_what_only_linux_has():
     }
 
     assert naming == {
-        "recovery/platform.py", "transports/platform.py", "p2pmsg/statsd/receive.py",
+        "recovery/platform.py", "transports/platform.py", "p2pmsg/statsd/sockets.py",
     }  # fmt: skip
