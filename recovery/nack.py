@@ -52,9 +52,6 @@ class Gap:
     """When it was first asked for since its last progress; -1: it was not asked for yet."""
     asked_ns: int = -1
     """Since when it waits for an answer: it was asked for last, or had one; -1: not asked for."""
-    pauses: int = 0
-    """How many calls of `postpone` its deadline follows; what came later counts when it is looked
-    at."""
 
 
 class NackScheduler:
@@ -99,7 +96,6 @@ class NackScheduler:
         "_gaps_max",
         "_hurried",
         "_line_ns",
-        "_pauses",
         "_quiet_until_ns",
         "_restart_ns",
         "_rng",
@@ -133,7 +129,7 @@ class NackScheduler:
         self._front_start = -1
         self._crowded = False
         self._admitted = self._line_ns = self._hurried = 0
-        self._pauses = self._restart_ns = 0
+        self._restart_ns = 0  # nothing is given up before
         self.missing_count = self.sent = 0
 
     def can_fill(self, start: int, stop: int) -> bool:
@@ -209,7 +205,6 @@ class NackScheduler:
         due_ns = max(now_ns + self._first_wait_ns(self._line_ns), self._quiet_until_ns)
         if low > 0 and low == len(self._gaps):
             last = self._gaps[-1]
-            self._on_pauses(last)
             # A gap whose answer is on its way waits for that; what is new must not wait with it.
             is_fresh = last.attempts == 0 and (self._due.get(last) or 0) <= due_ns
             if last.stop == start and is_fresh and last.reason is reason:
@@ -307,7 +302,7 @@ class NackScheduler:
 
     def is_expiring(self, now_ns: int) -> bool:
         """Whether `expire` may have something to give up."""
-        first_ns = self._first_expiry_ns(now_ns)
+        first_ns = self._first_expiry_ns()
         return first_ns is not None and first_ns <= now_ns
 
     def set_loss_reason(self, start: int, stop: int, reason: LossReason) -> None:
@@ -326,18 +321,17 @@ class NackScheduler:
         over. They move by `stopped_ns` instead where it is given: for so long nothing was done at
         all.
 
-        Who has no space calls it at each look, without `stopped_ns`. So that costs the same for a
-        thousand gaps as for one: each follows it when its turn comes, or its deadline.
+        Who has no space calls it at each look, without `stopped_ns`, which costs the same for a
+        thousand gaps as for one.
         """
         self._quiet_until_ns = max(self._quiet_until_ns, now_ns + delay_ns)
         if stopped_ns is None:
-            self._pauses += 1
             self._restart_ns = self._quiet_until_ns + self._deadline_ns
             return
         for gap in self._gaps:
-            self._on_pauses(gap)
             self._due.set(gap, max(self._due.get(gap) or 0, self._quiet_until_ns))
-            self._expiry.set(gap, (self._expiry.get(gap) or now_ns) + stopped_ns)
+            expiry_ns = max(self._expiry.get(gap) or now_ns, self._restart_ns)
+            self._expiry.set(gap, expiry_ns + stopped_ns)
 
     def due(
         self, *, now_ns: int, ranges_max: int = 64, window: int | None = None, crowded: bool = False
@@ -388,7 +382,6 @@ class NackScheduler:
                     self._admitted = min(self._admitted, gap.start)
                 self._due.set(gap, now_ns + min(max(laps, 1), _LAPS_MAX) * RETRY_NS)
                 continue
-            self._on_pauses(gap)
             due_ns = now_ns + self._retry_wait_ns(gap.attempts)
             if not gap.attempts:
                 gap.first_ns = now_ns
@@ -431,7 +424,6 @@ class NackScheduler:
             due_ns = self._due.get(gap)
             if due_ns is None or gap.put_off:
                 continue
-            self._on_pauses(gap)
             wait_ns = self._retry_wait_ns(max(0, gap.attempts - 1))
             if not gap.attempts:  # it was asked for in a larger one, or not at all yet
                 wait_ns = max(wait_ns, self._first_wait_ns(self._line_ns))
@@ -449,7 +441,7 @@ class NackScheduler:
 
     def next_deadline_ns(self) -> int | None:
         """Return when `due` or `expire` has something to do, or None while there is no gap."""
-        expiry_ns, due = self._first_expiry_ns(self._quiet_until_ns), self._due.first()
+        expiry_ns, due = self._first_expiry_ns(), self._due.first()
         if due is None or not self._asks:
             return expiry_ns
         due_ns = max(due[0], self._quiet_until_ns)
@@ -476,25 +468,13 @@ class NackScheduler:
 
     def _restart_deadline(self, gap: Gap, now_ns: int) -> None:
         """Give a gap its full time from now on."""
-        gap.pauses = self._pauses
         expiry_ns = max(now_ns, self._quiet_until_ns) + self._deadline_ns + self._line_ns
         self._expiry.set(gap, expiry_ns)
 
-    def _on_pauses(self, gap: Gap) -> None:
-        """Let a gap follow what `postpone` was called with since it did so last."""
-        if gap.pauses == self._pauses:
-            return
-        self._expiry.set(gap, max(self._expiry.get(gap) or 0, self._restart_ns))
-        gap.pauses = self._pauses
-
-    def _first_expiry_ns(self, until_ns: int) -> int | None:
-        """Return the first deadline; where it is up to `until_ns`, after what `postpone` did."""
-        while (first := self._expiry.first()) is not None:
-            expiry_ns, gap = first
-            if expiry_ns > until_ns or gap.pauses == self._pauses:
-                return expiry_ns
-            self._on_pauses(gap)
-        return None
+    def _first_expiry_ns(self) -> int | None:
+        """Return the first deadline."""
+        first = self._expiry.first()
+        return None if first is None else max(first[0], self._restart_ns)
 
     def _delete(self, gap: Gap) -> None:
         index = bisect_left(self._starts, gap.start)
@@ -553,9 +533,7 @@ class NackScheduler:
             self._front_progress_ns = None
             return
         self._front_progress_ns = now_ns
-        front = self._gaps[0]
-        self._on_pauses(front)
-        self._restart_deadline(front, now_ns)
+        self._restart_deadline(self._gaps[0], now_ns)
 
     def _waits_for_others(self, gap: Gap, answered_ns: int, now_ns: int) -> int | None:
         """Return until when a gap is kept because other answers come, if it is."""

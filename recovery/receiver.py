@@ -374,11 +374,6 @@ class StreamReceiver(Generic[T]):
         return self._reorder.messages_held + in_slot + self._lost.late_count
 
     @property
-    def late_held(self) -> int:
-        """How many messages came late, no longer count as lost, and are not handed on yet."""
-        return self._lost.late_count
-
-    @property
     def bytes_held(self) -> int:
         """Bytes in the reorder buffer; the one frame whose turn it is does not count."""
         return self._reorder.bytes_held

@@ -264,14 +264,6 @@ class ReplayBuffer:
         kept = self._streams.get(stream)
         return 0 if kept is None else kept.next
 
-    def has(self, stream: str) -> bool:
-        """Return whether a stream is known."""
-        return stream in self._streams
-
-    def streams(self) -> list[str]:
-        """Return the streams known, in the order in which they came."""
-        return list(self._streams)
-
     def first_at_or_after(self, stream: str, timestamp_ns: int) -> Kept | None:
         """Return the first kept frame with a `timestamp_ns_max` of at least `timestamp_ns`.
 

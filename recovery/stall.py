@@ -15,7 +15,7 @@ class StallGuard:
     """Decides, each time a send would block, how long it may wait.
 
     The sender asks `blocked` after an attempt that would block: above 0, it waits at most so long
-    for space and tries again (`waited` when the time passed in vain); 0, it sends this frame in the
+    for space and tries again; 0, it sends this frame in the
     mode in which full queues drop. `succeeded` is for attempts that found space everywhere, never
     for a send in the dropping mode.
 
@@ -64,14 +64,6 @@ class StallGuard:
         self.flowing = True
         self._stalled_since_ns = None
         self._probe_end_ns = None
-
-    def waited(self, *, now_ns: int) -> None:
-        """Note that the wait passed in vain; the sender then asks `blocked` again."""
-        self._stop_waiting(now_ns)
-        if not self.flowing:
-            self._end_probe(now_ns)
-        elif self._stalled_since_ns is not None:
-            self._wait_flowing_ns(now_ns)  # sheds from here on if no time is left
 
     def _wait_flowing_ns(self, now_ns: int) -> int:
         if self._stalled_since_ns is None:

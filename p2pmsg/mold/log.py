@@ -114,8 +114,7 @@ class MoldLog:
         """Bring to the disk what is due, and apply retention; what may wait is handed out."""
         due_ns = self._log.next_deadline_ns(now_ns=now_ns)
         if due_ns is not None and now_ns >= due_ns:
-            yield from self._log.sync_steps()
-        yield from self._log.expire_steps(now_ns=now_ns, wall_ns=time.time_ns())
+            yield from self._log.sync_steps(wall_ns=time.time_ns())
 
     def close(self) -> None:
         """Close; raises `LogFailedError` where not everything could be written."""
@@ -129,6 +128,6 @@ class MoldLog:
 def _is_new(config: "LogConfig") -> bool:
     """Whether there is nothing yet where the log is to be."""
     try:
-        return not any(name.endswith((".log", "state")) for name in os.listdir(config.directory))
+        return not any(name.endswith((".log", "tail")) for name in os.listdir(config.directory))
     except (OSError, TypeError, AttributeError):
         return True  # what is wrong with it is for the log to say

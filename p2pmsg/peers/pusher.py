@@ -3,7 +3,6 @@
 import ipaddress
 import os
 from collections.abc import Collection
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -361,8 +360,7 @@ class PusherPeer(Peer):
             try:
                 yield from self._shorten(journal)
             except OSError as error:
-                self._shorten_ns = self.now_ns() + _SHORTEN_AGAIN_NS
-                _log.warning("the queue's log could not be shortened: %s", error)
+                self._put_off(error)
 
     def _has_disk_work(self) -> bool:
         journal, now_ns = self._journal, self.now_ns()
@@ -385,9 +383,18 @@ class PusherPeer(Peer):
             self._is_syncing = False
         if self._why is not None:
             return False  # it is being closed, by somebody else
-        with suppress(LogFailedError):
+        try:
             journal.end_sync(pending)
+        except LogFailedError as error:
+            if journal.broken is None:
+                self._put_off(error)
         return journal.broken is None
+
+    def _put_off(self, error: OSError) -> None:
+        """Say that the log cannot be shortened now, and try it again later."""
+        if self.now_ns() >= self._shorten_ns:
+            self._shorten_ns = self.now_ns() + _SHORTEN_AGAIN_NS
+            _log.warning("the queue's log could not be shortened: %s", error)
 
     def _shorten(self, journal: "Journal") -> Verb[None]:
         """Delete the oldest segments; what little is of use in them is written again before.
@@ -398,13 +405,9 @@ class PusherPeer(Peer):
         while again and self._why is None:
             del again[: self.jobs.write_again(again)]
             yield Wait(_let_others)
-        first = journal.first_of_use()
-        if self._why is None and (yield from self._sync(journal)):
-            pending = journal.begin_delete(*first)
-            if pending is not None:
-                yield Blocking(pending.wait)
-                if self._why is None:
-                    journal.end_delete(pending)
+        if self._why is None:
+            journal.keep_from(*journal.first_of_use())
+            yield from self._sync(journal)
 
     # ------------------------------------------------------------------------------ calls
 

@@ -275,7 +275,6 @@ class ServingPeer(Peer):
             if self.core.log is not None:
                 if self._is_sync_due(now_ns):
                     yield from self._sync()
-                yield from self.core.expire_log(now_ns=self.now_ns(), wall_ns=self._wall_ns())
                 yield from self._more_upkeep()
                 yield from self._read()
 
@@ -285,11 +284,9 @@ class ServingPeer(Peer):
             return True
         if self._rules is not None and now_ns >= self._rules_due_ns:
             return True
-        log = self.core.log
-        if log is None:
+        if self.core.log is None:
             return False
-        is_due = self._is_sync_due(now_ns) or log.expires(now_ns=now_ns)
-        return is_due or self._has_more_upkeep(now_ns)
+        return self._is_sync_due(now_ns) or self._has_more_upkeep(now_ns)
 
     def _has_more_upkeep(self, now_ns: int) -> bool:
         """Whether `_more_upkeep` has something to do."""
@@ -311,11 +308,7 @@ class ServingPeer(Peer):
         assert log is not None
         failure = self._seal_all() if asked > self._synced else None
         count = len(core.unsynced)
-        if log.next_deadline_ns(now_ns=self.now_ns()) is None:
-            is_there = log.broken is None
-        else:
-            is_there = yield from log.sync_steps()
-        if is_there:
+        if (yield from log.sync_steps(wall_ns=self._wall_ns())):
             core.frames_synced(count)
             self.outgoing.send_now()
         self._synced, self._sync_failure = asked, log.broken or failure

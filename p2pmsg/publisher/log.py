@@ -6,7 +6,7 @@ megabyte ahead of what is asked for, outside the publisher's lock.
 
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -39,9 +39,7 @@ QUEUE_TOPIC: Final = "\0"
 SLOT_BYTES_MAX: Final = 256 * 1024
 """A batch that is gathered in the tail file is not larger; see `PublisherConfig.frame_bytes`."""
 EXPIRE_NS: Final = 1000 * _MS
-"""How often retention is looked at."""
-_LARGE_NS: Final = 20 * _MS
-"""The same while the log is too large."""
+"""How often retention is applied where nothing is written."""
 FSYNC_BYTES: Final = 8 * 2**20
 """When so much waits for the disk, it is forced there before the interval is over; more comes
 together while the disk is at it. What waits is kept in memory: with 8 MiB writing is a fifth faster
@@ -98,8 +96,7 @@ class PublisherLog:
                 session=session,
                 now_ns=wall_ns,
                 store=self.store,
-                # A message has a byte; the last one fills it.
-                gathered_max=slot_bytes + 1 if slot_bytes else 0,
+                slot_bytes=min(slot_bytes, SLOT_BYTES_MAX),
                 make_lock=Lock,
             )
         self._write_error = log.LogWriteError
@@ -125,8 +122,7 @@ class PublisherLog:
             refuse_queue(str(config.directory), self._writer.streams())
             with log_errors():
                 self._recover(wall_ns)
-                space = min(slot_bytes, SLOT_BYTES_MAX) if self.keeps_batches else 0
-                self._tail = self._writer.begin_tail(space)
+                self._tail = self._writer.begin_tail()
         except BaseException:
             self._writer.release()
             raise
@@ -261,6 +257,8 @@ class PublisherLog:
     def _fail(self, error: OSError) -> None:
         self._errors += 1
         if self.config.on_error == "raise":
+            if self._writer.has_failed:
+                self.broken = str(error)
             raise LogFailedError(str(error), error.errno) from error
         self.failed = str(error)
         # What follows is in no log, so the session must not be gone on with.
@@ -305,65 +303,51 @@ class PublisherLog:
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `sync` is due, or None."""
         self._now_ns = now_ns
-        is_over = self.failed is not None or self.broken is not None
-        if is_over or self.config.fsync == "never":
+        if self.failed is not None or self.broken is not None:
             return None
         waiting = self._writer.unsynced_bytes
-        if not waiting:
+        if self.config.fsync == "never" or not waiting:
             self._sync_due_ns = None
-            return None
+            return self._expire_due_ns
         if waiting >= FSYNC_BYTES:
             return now_ns
         if self._sync_due_ns is None:
             self._sync_due_ns = now_ns + (0 if self.syncs_first else self._interval_ns)
         return self._sync_due_ns
 
-    def sync_steps(self) -> Steps[bool]:
-        """Bring what was written to the disk.
+    def sync_steps(self, *, wall_ns: int | None = None) -> Steps[bool]:
+        """Bring what was written to the disk, and apply retention by the wall clock.
 
-        Where that fails it is not tried again: the system has forgotten what it could not write,
-        and the next fsync would succeed without it.
+        Where the disk fails it is not tried again: the system has forgotten what it could not
+        write, and the next fsync would succeed without it.
 
         Returns:
             Whether what waited for the disk may go out now: it is there, or `on_error` is
             `"continue"`.
 
         """
-        self._sync_due_ns = None
-        if self.failed is not None or self.broken is not None:
-            return False
+        self._sync_due_ns, self._expire_due_ns = None, self._now_ns + EXPIRE_NS
+        writer = self._writer
+        is_due = wall_ns is not None and writer.is_due(wall_ns)
+        is_written = writer.unsynced_bytes > 0 and self.config.fsync != "never"
+        if self.failed is not None or self.broken is not None or not (is_due or is_written):
+            return self.broken is None
         try:
-            pending = self._writer.begin_sync()
+            if is_due:
+                self._reader.close_idle()
+            pending = writer.begin_sync(wall_ns)
             yield Blocking(pending.wait)
-            self._writer.end_sync(pending)
+            writer.end_sync(pending)
         except self._write_error as error:
-            try:
-                self._fail(error)
-            except LogFailedError as failure:
-                self.broken = str(failure)
-        return self.broken is None
-
-    def expires(self, *, now_ns: int) -> bool:
-        """Whether `expire_steps` has something to do."""
-        early_ns = EXPIRE_NS - _LARGE_NS if self._writer.bytes > self.config.retention_bytes else 0
-        return self.failed is None and now_ns >= self._expire_due_ns - early_ns
-
-    def expire_steps(self, *, now_ns: int, wall_ns: int) -> Steps[None]:
-        """Apply retention, now and then."""
-        if not self.expires(now_ns=now_ns):
-            return
-        self._expire_due_ns = now_ns + EXPIRE_NS
-        try:
-            self._reader.close_idle()
-            pending = self._writer.begin_expire(wall_ns)
-            if pending is not None:
-                yield Blocking(pending.wait)
-                self._writer.end_expire(pending)
-        except self._write_error as error:
-            self._errors += 1
-            self._expire_trouble.note(str(error), now_ns=now_ns)
+            if writer.has_failed:
+                with suppress(LogFailedError):
+                    self._fail(error)
+            else:
+                self._errors += 1
+                self._expire_trouble.note(str(error), now_ns=self._now_ns)
         else:
             self._expire_trouble.over()
+        return self.broken is None
 
     def close(self, *, keeps_tail: bool = False) -> None:
         """Close the log, so that opening it again reads no segment.

@@ -17,7 +17,7 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.access import AccessRules
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.heartbeats import HeartbeatSender
-from p2pmsg.publisher.log import PublisherLog, Steps
+from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.publisher.served import FrameMemory, ServedSession, ServedStream
 from p2pmsg.wire import Kind
@@ -189,8 +189,3 @@ class ServingCore(Generic[V]):
 
     def on_sent(self, began_ns: int, ended_ns: int) -> None:
         """Note when frames were sent."""
-
-    def expire_log(self, *, now_ns: int, wall_ns: int) -> Steps[None]:
-        """Apply the log's retention, now and then; see `PublisherLog.expire_steps`."""
-        if self.log is not None:
-            yield from self.log.expire_steps(now_ns=now_ns, wall_ns=wall_ns)

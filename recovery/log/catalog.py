@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from recovery.errors import RecoveryError
-from recovery.log.format import SEGMENT_HEADER, Walk, check_segment_header
+from recovery.log.format import (
+    KIND_DATA,
+    SEGMENT_HEADER,
+    Walk,
+    check_segment_header,
+    unpack_segment_header,
+)
 from recovery.log.index import (
     Key,
     SegmentIndex,
@@ -15,8 +21,8 @@ from recovery.log.index import (
     first_record_of,
     index_name,
 )
-from recovery.log.state import NAME as STATE
 from recovery.log.store import LogFile, LogStore
+from recovery.log.tail import NAME as TAIL
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +84,8 @@ class Catalog:
     def add(self, segment: SegmentIndex) -> None:
         """Take a segment in, after the others."""
         self.segments = [*self.segments, segment]
-        for key, stream in segment.streams.items():
-            if stream.frames:
-                self.on_stream(key, segment)
+        for key in segment.streams:
+            self.on_stream(key, segment)
 
     def on_stream(self, key: Key, segment: SegmentIndex) -> None:
         """Note that a stream is in a segment, which is the last one; it may be noted again."""
@@ -122,13 +127,21 @@ class Catalog:
 
     def earliest(self, key: Key) -> int | None:
         """Return the first sequence kept of a stream, or None."""
-        segments = self._of.get(key)
-        return segments[0].streams[key].start if segments else None
+        return next((part.start for part in self._parts(key) if part.frames), None)
 
     def next(self, key: Key) -> int | None:
-        """Return the sequence after the last one kept, or None."""
+        """Return the sequence that a stream goes on with, or None."""
+        last = self.last(key)
+        return None if last is None else last.stop
+
+    def last(self, key: Key) -> StreamIndex | None:
+        """Return what the newest segment that names a stream has of it, or None."""
         segments = self._of.get(key)
-        return segments[-1].streams[key].stop if segments else None
+        return segments[-1].streams[key] if segments else None
+
+    def skips(self, key: Key) -> list[tuple[int, int]]:
+        """Return what was skipped of a stream after crashes."""
+        return [hole for part in self._parts(key) for hole in part.holes]
 
     def holes(self, key: Key) -> list[tuple[int, int]]:
         """Return what is missing of a stream between two segments that it is in."""
@@ -137,7 +150,7 @@ class Catalog:
 
     def summary(self, key: Key) -> StreamSummary | None:
         """Return what there is of a stream, or None where nothing is kept."""
-        parts = self._parts(key)
+        parts = [part for part in self._parts(key) if part.frames]
         if not parts:
             return None
         return StreamSummary(
@@ -155,9 +168,8 @@ class Catalog:
         )
 
     def _parts(self, key: Key) -> list[StreamIndex]:
-        """Return what each segment has of a stream, where it has any."""
-        parts = [segment.streams[key] for segment in self._of.get(key, ())]
-        return [part for part in parts if part.frames]
+        """Return what each segment has of a stream, if only its name."""
+        return [segment.streams[key] for segment in self._of.get(key, ())]
 
 
 def segments_among(names: list[str]) -> list[int]:
@@ -177,7 +189,7 @@ def list_log(store: LogStore) -> tuple[list[str], list[int]]:
     except OSError as error:
         raise RecoveryError(f"{store.path('')}: {error.strerror or error}") from error
     numbers = segments_among(names)
-    if not numbers and STATE not in names:
+    if not numbers and TAIL not in names:
         raise RecoveryError(f"{store.path('')} has no log")
     return names, numbers
 
@@ -192,6 +204,7 @@ class Scan:
         is_torn: whether its last record was written half.
         findings: what is damaged.
         holes: (stream, start, stop) that is missing between two frames of a stream.
+        bytes_damaged: how much of it is damaged.
 
     """
 
@@ -200,6 +213,7 @@ class Scan:
     is_torn: bool
     findings: list[Finding]
     holes: list[tuple[Key, int, int]]
+    bytes_damaged: int = 0
 
 
 def scan(store: LogStore, segment: SegmentIndex, *, reads_on: bool = False) -> Scan:
@@ -226,19 +240,23 @@ def scan(store: LogStore, segment: SegmentIndex, *, reads_on: bool = False) -> S
                 findings.append(Finding(path, 0, wrong))
                 if is_torn or not reads_on or not _has_record(file, file_bytes):
                     return Scan(segment, file_bytes, is_torn, findings, [])
+            else:
+                segment.session, segment.floor = unpack_segment_header(header)
             segment.size = SEGMENT_HEADER.size
-        walk = Walk(file.read, segment.size, file_bytes)
+        walk, damaged = Walk(file.read, segment.size, file_bytes), 0
         for placed in walk:
             stream = segment.by_number.get(placed.stream)
-            stop = stream.stop if stream is not None and stream.frames else placed.start
+            stop = placed.start if stream is None or placed.kind != KIND_DATA else stream.stop
             wrong = segment.take(placed)
             if wrong is not None:
                 findings.append(Finding(path, placed.offset, wrong))
+                damaged += placed.stop_offset - placed.offset
             elif stream is not None and stop < placed.start:
                 holes.append(((stream.session, stream.topic), stop, placed.start))
         findings += [Finding(path, offset, what) for offset, _, what in walk.damage]
         findings.sort(key=lambda finding: finding.offset)
-        return Scan(segment, file_bytes, walk.is_torn, findings, holes)
+        damaged += sum(stop - start for start, stop, _ in walk.damage)
+        return Scan(segment, file_bytes, walk.is_torn, findings, holes, damaged)
 
 
 def _has_record(file: LogFile, file_bytes: int) -> bool:
@@ -247,10 +265,16 @@ def _has_record(file: LogFile, file_bytes: int) -> bool:
 
 
 def look_at(store: LogStore, segment: SegmentIndex) -> tuple[int, str | None]:
-    """Return the size of a segment's file, and what is wrong with its header; raises `OSError`."""
+    """Return the size of a segment's file, and what is wrong with its header, which is taken in.
+
+    Raises `OSError`.
+    """
     with closing(store.open(segment.name)) as file:
         header = file.read(SEGMENT_HEADER.size, 0)
-        return file.size(), check_segment_header(header, segment.first_record)
+        wrong = check_segment_header(header, segment.first_record)
+        if wrong is None:
+            segment.session, segment.floor = unpack_segment_header(header)
+        return file.size(), wrong
 
 
 def read_index(
@@ -269,14 +293,33 @@ def read_index(
     return decode_index(data, first_record, with_entries=with_entries)
 
 
+def find_closed(
+    store: LogStore, first_record: int, *, is_last: bool = False
+) -> tuple[SegmentIndex | None, SegmentIndex | None]:
+    """Return a closed segment from its index file; else None, and what that says if it is there.
+
+    Of the last one, too, the entries are read and the header is checked. Raises as `read_index`.
+    """
+    index = read_index(store, first_record, with_entries=is_last)
+    if index is not None:
+        size, wrong = look_at(store, index)
+        if size == index.size and not (is_last and wrong):
+            return index, None  # otherwise it was written to later, or cut
+    return None, index
+
+
 def check_end(
     store: LogStore, last: SegmentIndex | None, end: tuple[int, int] | None
-) -> Finding | None:
-    """Compare how far the last segment goes with how far its writer had come; see `read_end`."""
+) -> tuple[Finding, int] | None:
+    """Compare how far the last segment goes with how far its writer had come; see `TailHead`.
+
+    Returns what is wrong, and how many bytes are gone.
+    """
     if end is None or (last is not None and (last.first_record, last.size) >= end):
         return None
     segment, size = SegmentIndex(end[0]), end[1]
+    path = store.path(segment.name)
     if last is None or last.first_record < segment.first_record:
-        return Finding(store.path(segment.name), 0, f"it is missing, and had {size} bytes")
+        return Finding(path, 0, f"it is missing, and had {size} bytes"), size
     what = f"it ends here, and {size} bytes of it were written: it was cut"
-    return Finding(store.path(segment.name), last.size, what)
+    return Finding(path, last.size, what), size - last.size

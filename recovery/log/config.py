@@ -32,7 +32,7 @@ class LogConfig:
     `publish` returns, killed at any moment; a crash of the operating system takes what was not
     forced, which is then reported (`crash`). `"interval"`: every `fsync_interval`; `"always"`:
     before a frame is sent and before `publish` returns, one fsync for all that wait; `"never"`:
-    when the system sees fit."""
+    when the system sees fit, and before the oldest segment is deleted."""
 
     fsync_interval: float = 0.1
     """See `fsync`; in seconds. A disk takes some ms for it, so that 0.1 costs next to nothing."""

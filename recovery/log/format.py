@@ -2,15 +2,20 @@
 
 A segment is a header and records; a record is a head and a payload, in network byte order::
 
-    segment  magic 8s | version I | first record Q | CRC32C I
+    segment  magic 8s | version I | first record Q | session Q | floor Q | CRC32C I
     record   magic 2s | kind B | 0 B | payload bytes I | stream I | count I | start Q
              | appended ns q | newest timestamp ns q | payload's CRC32C I | head's CRC32C I
 
+The session is the one of the log's own streams, and new ones of them begin at the floor.
+
 A record of kind STREAM gives a number to a stream within its segment; its payload is the session
-and the topic. A record of kind DATA holds a frame of the stream, byte for byte. The head has a CRC
-of its own so that its length can be trusted: a record that a dying process wrote half is
-distinguished from one that was damaged later. It begins with the head's offset in the file, so that
-a record within a frame, or one that came to another place, is not taken for one.
+and the topic. It says with which sequence (start) the stream goes on, the sequence that it does not
+reach before it says so again (newest timestamp), and from where to `start` sequences were skipped
+after a crash (appended; `start` itself: none were). A record of kind DATA holds a frame of the
+stream, byte for byte. The head has a CRC of its own so that its length can be trusted: a record
+that a dying process wrote half is distinguished from one that was damaged later. It begins with the
+head's offset in the file, so that a record within a frame, or one that came to another place, is
+not taken for one.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +26,7 @@ from crc32c import crc32c
 
 MAGIC: Final = b"p2plog\r\n"
 VERSION: Final = 1
-SEGMENT_HEADER: Final = Struct("!8sIQI")
+SEGMENT_HEADER: Final = Struct("!8sIQQQI")
 RECORD_MAGIC: Final = b"\xf7R"
 RECORD: Final = Struct("!2sBBIIIQqqI")
 _CHECKSUM: Final = Struct("!I")
@@ -60,9 +65,9 @@ def pack_head(
     return head + _pack_checksum(crc32c(head, at & _SEED_MASK))
 
 
-def pack_segment_header(first_record: int) -> bytes:
+def pack_segment_header(first_record: int, session: int, floor: int) -> bytes:
     """Return a segment's header."""
-    fields = (MAGIC, VERSION, first_record)
+    fields = (MAGIC, VERSION, first_record, session, floor)
     head = SEGMENT_HEADER.pack(*fields, 0)
     return SEGMENT_HEADER.pack(*fields, crc32c(head[: -_CHECKSUM.size]))
 
@@ -71,7 +76,7 @@ def check_segment_header(data: bytes, first_record: int) -> str | None:
     """Return what is wrong with a segment's header, or None."""
     if len(data) < SEGMENT_HEADER.size:
         return f"{len(data)} bytes are too few for a segment's header"
-    magic, version, number, checksum = SEGMENT_HEADER.unpack_from(data)
+    magic, version, number, _, _, checksum = SEGMENT_HEADER.unpack_from(data)
     if magic != MAGIC:
         return "it is not a segment of a log"
     if checksum != crc32c(data[: SEGMENT_HEADER.size - _CHECKSUM.size]):
@@ -81,6 +86,12 @@ def check_segment_header(data: bytes, first_record: int) -> str | None:
     if number != first_record:
         return f"it begins with record {number}, and its name says {first_record}"
     return None
+
+
+def unpack_segment_header(data: bytes) -> tuple[int, int]:
+    """Return the session and the floor that a header has."""
+    _, _, _, session, floor, _ = SEGMENT_HEADER.unpack_from(data)
+    return session, floor
 
 
 def pack_stream(session: int, topic: str) -> bytes:

@@ -13,7 +13,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from crc32c import crc32c
 
@@ -22,7 +22,8 @@ from recovery.log.format import HEAD_BYTES, KIND_DATA, KIND_STREAM, Placed, unpa
 MAGIC: Final = b"p2pidx\r\n"
 VERSION: Final = 1
 _HEADER: Final = Struct("!8sIQQQIIIII")
-_ROW: Final = Struct("!QIQQIQQqqqqH")
+_ROW: Final = Struct("!QIQQIQQqqqqQHH")
+_HOLE: Final = Struct("!QQ")
 _WORD_BYTES: Final = 8
 NOTHING_NS: Final = -(2**63)
 INDEX_BYTES: Final = 64 * 2**10
@@ -73,15 +74,17 @@ class StreamIndex:
         appended_ns_first, appended_ns_last: when its first frame was appended, and the latest time
             at which one was.
         entries: where in it they are; None where that is in the file only.
-        mark: the writer's: the sequence that no message may reach.
-        low: the writer's: beyond this sequence a later mark is needed soon.
+        holes: ranges of it that were skipped after a crash.
+        mark: the sequence that no message reaches, once that is on the disk.
+        limit: the writer's: a mark that is on the disk.
+        seen: the writer's: where it ended at the last sync.
 
     """
 
     __slots__ = (
-        "appended_ns_first", "appended_ns_last", "bytes", "entries", "frames", "low", "mark",
-        "messages", "number", "session", "start", "stop", "timestamp_ns_max", "timestamp_ns_min",
-        "topic",
+        "appended_ns_first", "appended_ns_last", "bytes", "entries", "frames", "holes", "limit",
+        "mark", "messages", "number", "seen", "session", "start", "stop", "timestamp_ns_max",
+        "timestamp_ns_min", "topic",
     )  # fmt: skip
 
     def __init__(self, session: int, topic: str, number: int) -> None:
@@ -93,7 +96,18 @@ class StreamIndex:
         self.timestamp_ns_min, self.timestamp_ns_max = 2**63 - 1, NOTHING_NS
         self.appended_ns_first = self.appended_ns_last = 0
         self.entries: Entries | None = Entries()
-        self.mark = self.low = 0
+        self.holes: list[tuple[int, int]] = []
+        self.mark = self.limit = self.seen = 0
+
+    def go_on(self, start: int, lost_from: int, mark: int) -> None:
+        """Go on at `start`; what is before it from `lost_from` on was skipped."""
+        if lost_from < start:
+            self.holes.append((lost_from, start))
+        if start > self.stop:
+            self.stop = start
+            if not self.frames:
+                self.start = start
+        self.mark = max(self.mark, mark)
 
     def note(self, start: int, count: int, size: int, newest_ns: int, appended_ns: int) -> None:
         """Take a frame in."""
@@ -111,6 +125,9 @@ class StreamIndex:
         self.frames += 1
 
 
+_OF_WRITER: Final = ("entries", "limit", "seen")
+
+
 class SegmentIndex:
     """What is in one segment.
 
@@ -118,6 +135,7 @@ class SegmentIndex:
         first_record: the number of its first record, which names it.
         records: how many it has.
         size: bytes of the segment that are good.
+        session, floor: what its header says; 0 where that was not read.
         streams: its streams.
         by_number: the same, by their numbers; a number may be missing where a record is damaged.
         next_number: above all numbers that were seen.
@@ -129,7 +147,7 @@ class SegmentIndex:
 
     def __init__(self, first_record: int, size: int = 0) -> None:
         self.first_record = first_record
-        self.records = 0
+        self.records = self.session = self.floor = 0
         self.size = size
         self.streams: dict[Key, StreamIndex] = {}
         self.by_number: dict[int, StreamIndex] = {}
@@ -165,6 +183,12 @@ class SegmentIndex:
         self.streams[session, topic] = stream
         return stream
 
+    def summary(self) -> tuple[Any, ...]:
+        """Return what an index says of it, less the entries."""
+        names = [name for name in StreamIndex.__slots__ if name not in _OF_WRITER]
+        streams = [[getattr(one, name) for name in names] for one in self.by_number.values()]
+        return self.records, self.size, streams
+
     def drop_entries(self) -> None:
         """Forget the entries, which are in the index file."""
         for stream in self.by_number.values():
@@ -182,7 +206,7 @@ class SegmentIndex:
         stream = self.by_number.get(placed.stream)
         if stream is None:
             return f"a frame belongs to stream {placed.stream}, which has no name"
-        if placed.messages < 1 or (stream.frames and placed.start < stream.stop):
+        if placed.messages < 1 or placed.start < stream.stop:
             return f"{placed.messages} messages at {placed.start} do not follow {stream.stop}"
         entries, size = stream.entries, HEAD_BYTES + len(placed.payload)
         assert entries is not None
@@ -198,9 +222,12 @@ class SegmentIndex:
             session, topic = unpack_stream(placed.payload)
         except ValueError as error:
             return f"a stream's name is malformed: {error}"
-        if placed.stream in self.by_number or (session, topic) in self.streams:
+        stream = self.by_number.get(placed.stream)
+        if stream is not self.streams.get((session, topic)):
             return f"stream {placed.stream} is named twice"
-        self.add_stream(session, topic, placed.stream)
+        if stream is None:
+            stream = self.add_stream(session, topic, placed.stream)
+        stream.go_on(placed.start, placed.appended_ns, placed.timestamp_ns_max)
         return None
 
 
@@ -233,10 +260,12 @@ def encode_index(segment: SegmentIndex) -> bytes:
         row = _ROW.pack(
             stream.session, stream.number, stream.start, stream.stop, stream.frames,
             stream.messages, stream.bytes, stream.timestamp_ns_min,
-            stream.timestamp_ns_max, stream.appended_ns_first, stream.appended_ns_last, len(topic),
+            stream.timestamp_ns_max, stream.appended_ns_first, stream.appended_ns_last,
+            stream.mark, len(stream.holes), len(topic),
         )  # fmt: skip
         count = len(entries.starts)
-        table += (row, topic, count.to_bytes(4, "big"))
+        holes = b"".join(_HOLE.pack(*hole) for hole in stream.holes)
+        table += (row, topic, holes, count.to_bytes(4, "big"))
         parts = (entries.starts, entries.offsets[:count], entries.newest[:count])
         columns += map(_to_bytes, parts)
     rows, words = b"".join(table), b"".join(columns)
@@ -284,7 +313,10 @@ def _decode_table(segment: SegmentIndex, table: bytes, words: bytes | None) -> N
         stream = segment.add_stream(row[0], topic, row[1])
         (stream.start, stream.stop, stream.frames, stream.messages, stream.bytes,
          stream.timestamp_ns_min, stream.timestamp_ns_max, stream.appended_ns_first,
-         stream.appended_ns_last) = row[2:-1]  # fmt: skip
+         stream.appended_ns_last, stream.mark) = row[2:-2]  # fmt: skip
+        stop = at + row[-2] * _HOLE.size
+        stream.holes = [*_HOLE.iter_unpack(table[at:stop])]
+        at = stop
         length = _WORD_BYTES * int.from_bytes(table[at : at + 4], "big")
         at += 4
         if words is None:

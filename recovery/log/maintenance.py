@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from recovery.log import state as state_file
 from recovery.log.catalog import (
     Finding,
     Scan,
@@ -20,7 +19,7 @@ from recovery.log.index import Key, SegmentIndex, first_record_of, index_name, s
 from recovery.log.opening import OpenReport
 from recovery.log.store import FileStore, LogStore
 from recovery.log.tail import NAME as TAIL
-from recovery.log.tail import TailContent, find_damage, read_end
+from recovery.log.tail import State, TailContent, find_damage, known_head
 from recovery.log.writer import LogWriter
 
 if TYPE_CHECKING:
@@ -55,20 +54,9 @@ def verify(
 
     """
     files: LogStore = FileStore(directory) if store is None else store
-    try:
-        end = read_end(files)  # before anything else: a writer goes on
-    except ValueError:
-        end = None  # it is reported below
+    head = known_head(files)  # before anything else: a writer goes on
     names, numbers = list_log(files)
-    state, state_path = None, files.path(state_file.NAME)
-    try:
-        data = files.read(state_file.NAME)
-        state = None if data is None else state_file.decode_state(data)
-        if data is None:
-            yield Finding(state_path, 0, "it is missing")
-    except ValueError as error:
-        yield Finding(state_path, 0, str(error))
-    is_closed, records = state is not None and state.clean, 0
+    is_closed = head is not None and head.state is State.CLOSED
     for name in names:
         number = first_record_of(name, "idx")
         if number is not None and number not in numbers and numbers[:1] < [number]:
@@ -93,17 +81,12 @@ def verify(
             yield Finding(files.path(segment.name), segment.size, "the last record is not whole")
         yield from _check_order(files, result, after, following)
         yield from _check_index(files, segment, bool(result.findings), is_growing)
-        records = segment.stop_record if not result.findings else -1
-    cut = check_end(files, segment, end)
+    cut = None if head is None else check_end(files, segment, head.end)
     if cut is not None:
-        yield cut
-    has_crashed = state is not None and state.boot != files.boot_id()  # it is not read then
-    wrong = None if has_crashed else find_damage(files, check)
+        yield cut[0]
+    wrong = find_damage(files, check)
     if wrong is not None:
         yield Finding(files.path(TAIL), 0, wrong)
-    if state is not None and is_closed and records not in (state.end, -1):
-        what = f"it says that there were {state.end} records; the last segment ends with {records}"
-        yield Finding(state_path, 0, what)
 
 
 def _check_order(
@@ -140,21 +123,8 @@ def _check_index(
         return
     if is_damaged or (is_growing and index.size != segment.size):
         return
-    if (index.size, index.records) != (segment.size, segment.records):
-        said, has = f"{index.records} records", f"{segment.records} in {segment.size} bytes"
-        yield Finding(path, 0, f"it says {said} in {index.size} bytes, and the segment has {has}")
-    if index.streams.keys() != segment.streams.keys():
-        yield Finding(path, 0, "it names other streams than the segment has")
-        return
-    for key, stream in index.streams.items():
-        # Of a stream without a frame the writer alone knows where it goes on.
-        counted = segment.streams[key]
-        wrong = (stream.frames, stream.messages, stream.bytes) != (
-            counted.frames, counted.messages, counted.bytes,
-        )  # fmt: skip
-        ends = (stream.start, stream.stop) != (counted.start, counted.stop)
-        if wrong or (ends and stream.frames):
-            yield Finding(path, 0, f"what it says of {key[1]!r} is not the segment's")
+    if index.summary() != segment.summary():
+        yield Finding(path, 0, "it does not say what the segment has")
 
 
 def truncate(
@@ -198,26 +168,26 @@ def open_once(
     bytes_max: float = float("inf"),
     before_ns: float = float("-inf"),
     *,
-    is_cut: bool = False,
+    bytes_lost: int = 0,
 ) -> OpenReport:
     """Open a log as its writer does, delete what is older, and close it; see `truncate`."""
     config = LogConfig(directory, retention_bytes=_ALL, segment_bytes=_ALL)
-    # A log without a state would get a session that nobody has chosen: it stays without.
-    has_state = files.read(state_file.NAME) is not None
-    writer = LogWriter(config, session=0, now_ns=0, store=files, goes_on=False, is_cut=is_cut)
+    writer = LogWriter(
+        config, session=0, now_ns=0, store=files, goes_on=False, bytes_lost=bytes_lost
+    )
     try:
         writer.truncate(bytes_max, before_ns)
     finally:
         writer.close()
-    if not has_state:
-        files.remove(state_file.NAME)
     return writer.opened
 
 
 def sum_sizes(files: LogStore) -> int:
     """Return the bytes of all segments."""
-    total = 0
-    for number in segments_among(files.names()):
-        with closing(files.open(segment_name(number))) as file:
-            total += file.size()
-    return total
+    return sum(size_of(files, number) for number in segments_among(files.names()))
+
+
+def size_of(files: LogStore, number: int) -> int:
+    """Return the bytes of a segment."""
+    with closing(files.open(segment_name(number))) as file:
+        return file.size()

@@ -5,21 +5,20 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from recovery.errors import lacks_means
-from recovery.log import state as state_file
 from recovery.log.catalog import (
     Catalog,
     Finding,
     StreamSummary,
     check_end,
+    find_closed,
     list_log,
-    look_at,
     read_index,
     scan,
 )
 from recovery.log.format import KIND_DATA, SEGMENT_HEADER, Placed, Read, Walk
 from recovery.log.index import Entries, Key, SegmentIndex
 from recovery.log.store import FileStore, LogFile, LogStore
-from recovery.log.tail import TailContent, read_end, read_slots
+from recovery.log.tail import TailContent, known_head, read_slots
 from recovery.replay_buffer import Kept
 
 if TYPE_CHECKING:
@@ -72,20 +71,16 @@ class LogReader:
         self.refresh()
 
     @classmethod
-    def of_writer(
-        cls, store: LogStore, catalog: Catalog, state: state_file.LogState
-    ) -> "LogReader":
+    def of_writer(cls, store: LogStore, catalog: Catalog) -> "LogReader":
         """Return a reader that sees what the writer of this process appends."""
         reader = cls.__new__(cls)
         reader._store = store
         reader._begin(catalog, is_shared=True)
-        reader._state = state
         return reader
 
     def _begin(self, catalog: Catalog, *, is_shared: bool) -> None:
         self._catalog = catalog
         self._is_shared = is_shared
-        self._state: state_file.LogState | None = None
         self._files: OrderedDict[int, LogFile] = OrderedDict()
         self._used: set[int] = set()
         self._indexes: OrderedDict[int, SegmentIndex] = OrderedDict()
@@ -94,7 +89,8 @@ class LogReader:
     @property
     def session(self) -> int | None:
         """The session of the log's own streams, or None."""
-        return None if self._state is None else self._state.session
+        segments = self._catalog.segments
+        return next((one.session for one in reversed(segments) if one.size), None)
 
     def streams(self) -> list[StreamSummary]:
         """Return the streams of which anything is kept."""
@@ -103,9 +99,7 @@ class LogReader:
 
     def skips(self, session: int, topic: str) -> list[tuple[int, int]]:
         """Return the ranges of `topic` that were skipped after crashes of the system."""
-        if self._state is None or session != self._state.session:
-            return []
-        return list(self._state.skips.get(topic, ()))
+        return self._catalog.skips((session, topic))
 
     def waiting(self) -> list[TailContent]:
         """Return what was accepted of each stream and is in no frame yet.
@@ -122,21 +116,15 @@ class LogReader:
 
     def find_cut(self) -> Finding | None:
         """Do as `refresh`, and return where the log ends before what was written, or None."""
-        try:
-            end = read_end(self._store)  # before anything else: a writer goes on
-        except ValueError:
-            end = None  # `verify` reports it
+        head = known_head(self._store)  # before anything else: a writer goes on
         self.refresh()
-        state, segments = self._state, self._catalog.segments
+        segments = self._catalog.segments
         last = segments[-1] if segments else None
         path = self._store.path("" if last is None else last.name)
         if any(damaged == path for damaged, _ in self.corrupt):
             return None  # whether the rest was cut, too, cannot be known
-        records, size = (0, 0) if last is None else (last.stop_record, last.size)
-        if state is not None and state.clean and records < state.end:
-            what = f"{state.end - records} records are missing at the end of the log"
-            return Finding(path, size, what)
-        return check_end(self._store, last, end)
+        cut = None if head is None else check_end(self._store, last, head.end)
+        return None if cut is None else cut[0]
 
     def frames(self, session: int, topic: str, start: int, stop: int, bytes_max: int) -> list[Kept]:
         """Return frames of `topic` from `start` up to, without, `stop`, in order.
@@ -205,7 +193,6 @@ class LogReader:
         if self._is_shared:
             return
         _, numbers = list_log(self._store)
-        self._read_state()
         while self._catalog.segments and self._catalog.segments[0].first_record not in numbers:
             self._close_file(self._catalog.drop_first().first_record)
         known = {segment.first_record: segment for segment in self._catalog.segments}
@@ -230,22 +217,11 @@ class LogReader:
         for number in list(self._files):
             self._close_file(number)
 
-    def _read_state(self) -> None:
-        data = self._store.read(state_file.NAME)
-        if data is None:
-            return
-        try:
-            self._state = state_file.decode_state(data)
-        except ValueError as error:
-            self._on_corrupt(Finding(self._store.path(state_file.NAME), 0, str(error)))
-
     def _add(self, number: int, *, is_last: bool) -> None:
         segment: SegmentIndex | None = None
         if not is_last:
             try:
-                segment = read_index(self._store, number)
-                if segment is not None and look_at(self._store, segment)[0] != segment.size:
-                    segment = None  # it was written to later
+                segment = find_closed(self._store, number)[0]
             except ValueError as error:
                 path = self._store.path(SegmentIndex(number).name)
                 self._on_corrupt(Finding(path, 0, f"its index: {error}"))
@@ -255,7 +231,7 @@ class LogReader:
         self._catalog.add(segment)
 
     def _scan(self, segment: SegmentIndex, *, is_last: bool) -> None:
-        known = {key for key, stream in segment.streams.items() if stream.frames}
+        known = set(segment.streams)
         result = scan(self._store, segment)
         for finding in result.findings:
             # The writer may be about to write what is after the last good record, or the header.
@@ -263,8 +239,8 @@ class LogReader:
             if not is_last or finding.offset < segment.size or is_header:
                 self._on_corrupt(finding)
         if segment in self._catalog.segments:
-            for key, stream in segment.streams.items():
-                if stream.frames and key not in known:
+            for key in segment.streams:
+                if key not in known:
                     self._catalog.on_stream(key, segment)
         segment.is_closed = not is_last
 

@@ -16,8 +16,9 @@ from recovery.log.format import (
     pack_stream,
 )
 from recovery.log.index import Key, SegmentIndex
-from recovery.log.maintenance import open_once
+from recovery.log.maintenance import open_once, size_of
 from recovery.log.store import FileStore, LogStore
+from recovery.log.tail import State, known_head
 
 if TYPE_CHECKING:
     import os
@@ -61,17 +62,20 @@ def repair(
     files: LogStore = FileStore(directory) if store is None else store
     _, numbers = list_log(files)
     places: list[Finding] = []
-    is_cut = False
+    head, bytes_lost = known_head(files), 0
+    header = (0 if head is None else head.session, 0)
     files.lock()
     try:
         for number in numbers:
-            damage = _rewrite(files, number, stream_of)
+            before = size_of(files, number)
+            damage, header = _rewrite(files, number, stream_of, header)
             places += damage
-            says_ends = number != numbers[-1] and _has_index(files, number)
-            is_cut |= bool(damage) and not says_ends
+            says_ends = number != numbers[-1] or (head is not None and head.state is State.CLOSED)
+            if damage and not (says_ends and _has_index(files, number)):
+                bytes_lost += max(0, before - size_of(files, number))
     finally:
         files.unlock()
-    return Unkept(places, open_once(files, directory, is_cut=is_cut).skipped)
+    return Unkept(places, open_once(files, directory, bytes_lost=bytes_lost).skipped)
 
 
 def _has_index(files: LogStore, number: int) -> bool:
@@ -82,15 +86,22 @@ def _has_index(files: LogStore, number: int) -> bool:
         return False
 
 
-def _rewrite(files: LogStore, number: int, stream_of: Callable[[bytes], Key]) -> list[Finding]:
-    """Write a segment again if anything in it is damaged; return what that was."""
+def _rewrite(
+    files: LogStore, number: int, stream_of: Callable[[bytes], Key], header: tuple[int, int]
+) -> tuple[list[Finding], tuple[int, int]]:
+    """Write a segment again if anything in it is damaged; return what that was, and its header.
+
+    `header`: what takes its place where it is damaged.
+    """
     segment = SegmentIndex(number)
-    found = scan(files, segment, reads_on=True).findings
-    if not found or not segment.records:
-        return []  # where it has no record, opening the log decides
+    found = scan(files, segment, reads_on=True)
+    if segment.session:
+        header = segment.session, segment.floor
+    if not found.findings or not segment.records:
+        return [], header  # where it has no record, opening the log decides
     path, data, segment = files.path(segment.name), bytearray(), SegmentIndex(number)
-    data += pack_segment_header(number)
-    places = [finding for finding in found if not finding.offset]
+    data += pack_segment_header(number, *header)
+    places = [finding for finding in found.findings if not finding.offset]
 
     def put(placed: Placed) -> None:
         wrong = segment.take(placed)
@@ -110,9 +121,10 @@ def _rewrite(files: LogStore, number: int, stream_of: Callable[[bytes], Key]) ->
                 except ValueError as error:
                     places.append(Finding(path, placed.offset, str(error)))
                     continue
-                put(Placed(placed.offset, KIND_STREAM, placed.stream, 0, 0, 0, 0, name))
+                at = placed.start
+                put(Placed(placed.offset, KIND_STREAM, placed.stream, 0, at, at, 0, name))
             put(placed)
     places += [Finding(path, offset, what) for offset, _, what in walk.damage]
     files.replace(segment.name, bytes(data), durable=True)
     files.sync_directory()
-    return sorted(places, key=lambda place: place.offset)
+    return sorted(places, key=lambda place: place.offset), header

@@ -1,15 +1,13 @@
-"""Forcing a log to the disk while it is written to, and what of it is kept in memory then."""
+"""Forcing a log to the disk while it is written to, and deleting what is kept no longer."""
 
-import errno
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final, NamedTuple
 
-from recovery.errors import LogWriteError
-from recovery.log.index import SegmentIndex
-from recovery.log.state import StateFile
+from recovery.log.index import Key, SegmentIndex, StreamIndex, index_name
 from recovery.log.store import LogFile, LogStore
 
 CACHE_BYTES: Final = 16 * 2**20
@@ -74,9 +72,11 @@ class Part(NamedTuple):
 
 @dataclass(slots=True)
 class PendingSync:
-    """A sync that has begun."""
+    """A sync that has begun: what was written comes to the disk, and what is too old goes."""
 
     store: LogStore
+    guard: AbstractContextManager[object]
+    """Held during `wait`: one that was not ended may still run, in another thread."""
     parts: list[Part]
     full: list[LogFile]
     """Files of segments that are full, to be closed."""
@@ -84,50 +84,87 @@ class PendingSync:
     """Whether it brings the directory there, too."""
     unneeded: list[Stretch]
     """What need not be kept in memory then."""
-    state_file: StateFile
-    marks: Mapping[str, int]
-    """Sequences that are reserved with it, by topic."""
-    guard: AbstractContextManager[object]
-    """Held during `wait`: one that was not ended may still run, in another thread."""
-    missing: list[SegmentIndex] = field(default_factory=list)
-    """Segments whose files were deleted, after `wait`: retention may have done it."""
+    marks: list[tuple[StreamIndex, int]]
+    """Marks that hold then."""
+    surplus: list[SegmentIndex]
+    """What is to be deleted then, the oldest first; one that a reader holds stays, and the rest."""
+    is_over: bool = False
+    """Whether `wait` was called."""
+    deleted: int = 0
+    """How many of `surplus` are gone, after `wait`."""
     error: OSError | None = None
-    """What went wrong, after `wait`."""
+    """Why it is not on the disk, after `wait`."""
+    trouble: OSError | None = None
+    """Why nothing can be deleted."""
 
     def wait(self) -> None:
         """Wait for the disk, in any thread. It never raises: `LogWriter.end_sync` does."""
         with self.guard:
+            if self.is_over:
+                return
+            self.is_over = True
             try:
                 self._force()
-                self._reserve()
             except OSError as error:
                 self.error = error
             for file in self.full:
                 file.close()  # which gives back what was reserved of the disk, and takes time
-
-    def _reserve(self) -> None:
-        try:
-            if self.marks:
-                self.state_file.change(reserved=self.marks)
-        except LogWriteError as error:
-            if error.is_final:
-                raise
-            # Otherwise `append` does it as soon as it must, or says why not.
+            try:
+                if self.error is None:
+                    self._delete()
+            except OSError as error:
+                self.trouble = error
 
     def _force(self) -> None:
         for segment, _, file in self.parts:
-            try:
-                if file is None:
-                    with closing(self.store.open(segment.name)) as opened:
-                        opened.sync()
-                else:
-                    file.sync()
-            except OSError as error:
-                if error.errno != errno.ENOENT:
-                    raise
-                self.missing.append(segment)
+            if file is None:
+                with closing(self.store.open(segment.name)) as opened:
+                    opened.sync()
+            else:
+                file.sync()
         if self.names_changed:
             self.store.sync_directory()
         for stretch in self.unneeded:
             with suppress(OSError), closing(self.store.open(stretch.name)) as file:
                 file.uncache(stretch.start, stretch.stop)  # it is but advice
+
+    def _delete(self) -> None:
+        for segment in self.surplus:
+            if not self.store.remove_unshared(segment.name):
+                break
+            self.deleted += 1
+            self.store.remove(index_name(segment.first_record))
+
+
+def find_surplus(
+    segments: list[SegmentIndex], bytes_max: float, before_ns: float
+) -> list[SegmentIndex]:
+    """Return what is too old or too much: the oldest segments, never the newest.
+
+    Args:
+        segments: all of them.
+        bytes_max: how large they may be in all, in bytes.
+        before_ns: those go whose newest frame was appended before, by the wall clock.
+
+    """
+    found: list[SegmentIndex] = []
+    size = sum(segment.size for segment in segments)
+    for oldest in segments[:-1]:
+        if size <= bytes_max and oldest.appended_ns_last >= before_ns:
+            break
+        found.append(oldest)
+        size -= oldest.size
+    return found
+
+
+def find_settled(segments: list[SegmentIndex], low: Mapping[Key, int]) -> list[SegmentIndex]:
+    """Return the oldest segments that have nothing that is kept, never the newest.
+
+    `low` is where what is kept of each stream begins; a stream that is not there is kept.
+    """
+    return list(takewhile(lambda segment: _is_settled(segment, low), segments[:-1]))
+
+
+def _is_settled(segment: SegmentIndex, low: Mapping[Key, int]) -> bool:
+    streams = segment.streams.items()
+    return all(one.stop <= low.get(key, 0) for key, one in streams if one.frames)

@@ -1,13 +1,13 @@
-"""The tail file: what must outlive a killed process, and is in no segment.
+"""The tail file: how the log's last writer left it, and what it had accepted and not written yet.
 
 It is mapped into memory and shared with the kernel, so what is stored in it survives the death of
-the process at no cost of a system call. A crash of the operating system may tear it; then it is not
-read.
+the process at no cost of a system call. A crash of the operating system may tear it: then only what
+was written with the file is read.
 
 ::
 
-    page 0   magic, boot id, slot size, a CRC32C of these three, the segment that was written last
-             and how far, how many slots there are, see `Tail`
+    page 0   magic, boot id, slot size, state, session, the file's identity, a CRC32C of these six;
+             the segment that was written last and how far, how many slots there are, see `Tail`
     slot 0   messages of one stream that were accepted and are in no frame yet, see `TailSlot`
     slot 1   …
 
@@ -18,14 +18,15 @@ none, which would cost more than the copy of the message: how far the messages g
 themselves. Damage there is known where the bytes are no msgpack values any more.
 """
 
+import enum
 import struct
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from mmap import mmap
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from recovery.log import state as state_file
 from recovery.log.store import LogStore
 
 NAME: Final = "tail"
@@ -34,14 +35,43 @@ SLOTS_MAX: Final = 64
 """Streams whose messages may be gathered at a time; those of others are written one by one."""
 _MAGIC: Final = int.from_bytes(b"p2ptail1", "big")
 _U64: Final = struct.Struct("=Q")
-_FIXED: Final = struct.Struct("=3Q")
-_NUMBERS: Final = struct.Struct("=7Q")
-_MAGIC_AT, _BOOT_AT, _SLOT_BYTES_AT, _CHECKSUM_AT, _SEGMENT_AT, _SIZE_AT, _SLOTS_AT = range(7)
+_FIXED: Final = struct.Struct("=6Q")
+_NUMBERS: Final = struct.Struct("=10Q")
+_MAGIC_AT, _BOOT_AT, _SLOT_BYTES_AT, _STATE_AT, _SESSION_AT, _IDENTITY_AT = range(6)
+_CHECKSUM_AT, _SEGMENT_AT, _SIZE_AT, _SLOTS_AT = range(6, 10)
 _END, _COLUMNS, _SESSION, _FIRST, _BASE_NS, _ORIGIN, _TOPIC_BYTES, _CHECKSUM = range(8)
 _STREAM_AT: Final = 8 * _SESSION
 """Of a slot's last page: where it begins to say whose messages these are, with a checksum."""
 _TOPIC_AT: Final = 64
 _TOPIC_BYTES_MAX: Final = 1024
+
+
+class State(enum.IntEnum):
+    """What a writer does with the log, or has done."""
+
+    OPEN = 1
+    SYNCED = 2
+    """As `OPEN`; what is not on the disk was not sent."""
+    CLOSED = 3
+    """Everything is on the disk, and each segment has its index."""
+    GIVEN_UP = 4
+    """Messages were sent that are in no log: nobody goes on in its session."""
+
+
+class TailHead(NamedTuple):
+    """What page 0 says."""
+
+    state: State
+    session: int
+    """Of the log's own streams."""
+    is_of_this_boot: bool
+    """Whether the system has not been started again since."""
+    is_copy: bool
+    """Whether it is in another file than it was written to."""
+    gathered_max: int
+    """How many messages of a stream may be in the slots."""
+    end: tuple[int, int] | None
+    """The segment that was written last and how far; None: that is not known."""
 
 
 class TailSlot:
@@ -141,15 +171,19 @@ class Tail:
     Args:
         store: the log's files.
         slot_bytes: the size of a slot's values, as of its columns. 0: no messages are gathered.
+        session: of the log's own streams.
+        state: `OPEN` or `SYNCED`.
 
     """
 
-    def __init__(self, store: LogStore, slot_bytes: int = 0) -> None:
+    def __init__(
+        self, store: LogStore, slot_bytes: int = 0, session: int = 0, state: State = State.OPEN
+    ) -> None:
         self._store = store
         self._size = 0 if not slot_bytes else PAGE + 2 * _whole_pages(slot_bytes)
         self._free: list[TailSlot] = []
         self._slots: list[TailSlot] = []
-        make_tail(store, self._size)
+        write_tail(store, session, state, self._size)
         self._map = store.map(NAME, 0, PAGE)
         self._header = memoryview(self._map).cast("Q")
 
@@ -185,6 +219,14 @@ class Tail:
         slot.header[_END] = 0
         self._free.append(slot)
 
+    def give_up(self) -> None:
+        """Say that nobody is to go on in the session; where the disk takes nothing, in memory."""
+        fixed = bytearray(self._map[: _FIXED.size])
+        fixed[8 * _STATE_AT : 8 * _STATE_AT + 8] = _U64.pack(State.GIVEN_UP)
+        self._header[_STATE_AT], self._header[_CHECKSUM_AT] = State.GIVEN_UP, crc32c(bytes(fixed))
+        with suppress(OSError):
+            write_tail(self._store, self._header[_SESSION_AT], State.GIVEN_UP)
+
     def resync(self, used: Collection[TailSlot]) -> None:
         """Free all but the slots that are in `used`, after an exception at any line."""
         self._free.clear()
@@ -192,29 +234,67 @@ class Tail:
             if slot not in used:
                 self.give_back(slot)
 
-    def remove(self) -> None:
-        """Delete the file: the log is closed, and everything is in a segment."""
-        self._store.remove(NAME)
+
+def write_tail(
+    store: LogStore,
+    session: int,
+    state: State,
+    size: int = 0,
+    end: tuple[int, int] = (0, 0),
+    *,
+    is_copy: bool = False,
+) -> None:
+    """Put a tail file in the place of another one; raises `OSError`.
+
+    Args:
+        store: the log's files.
+        session: of the log's own streams.
+        state: how the log is.
+        size: of a slot, in bytes.
+        end: the segment that was written last and how far.
+        is_copy: whether it is to stay the copy of another one.
+
+    """
+
+    def encode(identity: str) -> bytes:
+        number = 0 if is_copy else crc32c(identity.encode())
+        fixed = _FIXED.pack(_MAGIC, _boot_number(store), size, state, session, number)
+        numbers = _NUMBERS.pack(*_FIXED.unpack(fixed), crc32c(fixed), *end, 0)
+        return numbers.ljust(PAGE, b"\0")
+
+    store.replace(NAME, encode, durable=True)
 
 
-def make_tail(store: LogStore, size: int = 0) -> None:
-    """Begin a tail file in the place of another one; `size` of a slot in bytes."""
-    fixed = _FIXED.pack(_MAGIC, _boot_number(store), size)
-    numbers = _NUMBERS.pack(*_FIXED.unpack(fixed), crc32c(fixed), 0, 0, 0)
-    store.replace(NAME, numbers.ljust(PAGE, b"\0"), durable=False)
-
-
-def read_end(store: LogStore) -> tuple[int, int] | None:
-    """Return the segment that was written last and how far, or None where nothing says so.
+def read_head(store: LogStore) -> TailHead | None:
+    """Return what page 0 says, or None where there is no file.
 
     Raises:
         ValueError: it is damaged.
 
     """
-    numbers = _numbers(store, store.read(NAME))
-    if numbers is None or not numbers[_SIZE_AT]:
+    data = store.read(NAME)
+    if data is None:
         return None
-    return numbers[_SEGMENT_AT], numbers[_SIZE_AT]
+    numbers = _numbers(data)
+    size, identity = numbers[_SLOT_BYTES_AT], crc32c(store.identity(NAME).encode())
+    is_of_this_boot = numbers[_BOOT_AT] == _boot_number(store)
+    has_end = numbers[_SIZE_AT] and (is_of_this_boot or numbers[_STATE_AT] == State.CLOSED)
+    return TailHead(
+        state=State(numbers[_STATE_AT]),
+        session=numbers[_SESSION_AT],
+        is_of_this_boot=is_of_this_boot,
+        is_copy=numbers[_IDENTITY_AT] != identity,
+        gathered_max=(size - PAGE) // 2 + 1 if size else 0,  # a message has a byte
+        end=(numbers[_SEGMENT_AT], numbers[_SIZE_AT]) if has_end else None,
+    )
+
+
+def known_head(store: LogStore) -> TailHead | None:
+    """Do as `read_head`; None where it is damaged, too, which `verify` reports."""
+    try:
+        return read_head(store)
+    except ValueError:
+        return None
 
 
 def read_slots(store: LogStore) -> Iterator[TailContent]:
@@ -234,43 +314,24 @@ def _contents_of(slots: Iterator[tuple[int, bytes]]) -> Iterator[TailContent]:
         yield TailContent(TailSlot(number, memory))
 
 
-def holds_messages(store: LogStore) -> bool:
-    """Whether a process that died has left a message there, damaged or not."""
-    try:
-        return any(True for _ in _taken_slots(store, store.read(NAME)))
-    except ValueError:
-        return True
-
-
 def find_damage(
     store: LogStore, check: Callable[[TailContent], object] | None = None
 ) -> str | None:
     """Return what is wrong with the messages there, or None; a process may be writing them.
 
     `check` is called with what there is of each stream, and raises `ValueError` where these are no
-    messages. Default: they are not looked at. A file that is missing is damage where a process that
-    was killed may have left messages in it.
+    messages. Default: they are not looked at.
     """
     data = store.read(NAME)
+    if data is None:
+        return "it is missing, and may have had messages that were accepted"
     try:
-        if data is None:
-            _require_none(store.read(state_file.NAME))
         for content in _contents_of(_taken_slots(store, data)):
             if check is not None:
                 _check(content, check)
     except ValueError as error:
         return str(error) if store.read(NAME) == data else None
     return None
-
-
-def _require_none(data: bytes | None) -> None:
-    """Raise `ValueError` where the log's state says that there are messages in the file."""
-    try:
-        state = None if data is None else state_file.decode_state(data)
-    except ValueError:
-        return  # it is not known, and the state is reported
-    if state is not None and not state.clean and state.in_tail:
-        raise ValueError("it is missing, and may have had messages that were accepted")
 
 
 def _check(content: TailContent, check: Callable[[TailContent], object]) -> None:
@@ -281,19 +342,22 @@ def _check(content: TailContent, check: Callable[[TailContent], object]) -> None
 
 
 def _taken_slots(store: LogStore, data: bytes | None) -> Iterator[tuple[int, bytes]]:
-    numbers = _numbers(store, data)
-    if data is None or numbers is None or not numbers[_SLOT_BYTES_AT]:
-        return
+    numbers = None if data is None else _numbers(data)
+    if data is None or numbers is None or numbers[_BOOT_AT] != _boot_number(store):
+        return  # what a crash of the system may have torn is not read
     size = numbers[_SLOT_BYTES_AT]
+    if not size:
+        return
+    if len(data) < PAGE + size * numbers[_SLOTS_AT]:
+        what = f"it says that it has {numbers[_SLOTS_AT]} slots of {size} bytes"
+        raise ValueError(f"{what}, and has {len(data)} bytes in all")
     for number, at in enumerate(range(PAGE, len(data) - size + 1, size)):
         if _U64.unpack_from(data, at + size - PAGE)[0]:
             yield number, data[at : at + size]
 
 
-def _numbers(store: LogStore, data: bytes | None) -> tuple[int, ...] | None:
-    """Return page 0, or None where there is none that this start of the system has written."""
-    if data is None:
-        return None
+def _numbers(data: bytes) -> tuple[int, ...]:
+    """Return page 0."""
     if len(data) < PAGE:
         raise ValueError(f"it has {len(data)} bytes, which are too few")
     numbers = _NUMBERS.unpack_from(data)
@@ -301,12 +365,6 @@ def _numbers(store: LogStore, data: bytes | None) -> tuple[int, ...] | None:
         raise ValueError("it is no tail of a log")
     if numbers[_CHECKSUM_AT] != crc32c(data[: _FIXED.size]):
         raise ValueError("its first page is damaged")
-    if numbers[_BOOT_AT] != _boot_number(store):
-        return None
-    size = numbers[_SLOT_BYTES_AT]
-    if size % PAGE or 0 < size <= PAGE or len(data) < PAGE + size * numbers[_SLOTS_AT]:
-        what = f"it says that it has {numbers[_SLOTS_AT]} slots of {size} bytes"
-        raise ValueError(f"{what}, and has {len(data)} bytes in all")
     return numbers
 
 

@@ -1,16 +1,13 @@
 """Writing a log: frames in, segments out."""
 
-import errno
-import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 
 from recovery.checks import NS_PER_S
-from recovery.errors import LogWriteError, SyncFailedError
-from recovery.log import state as state_file
+from recovery.errors import LogWriteError
+from recovery.log import opening
 from recovery.log.config import LogConfig
-from recovery.log.expiry import PendingExpiry, find_settled, find_surplus
 from recovery.log.format import (
     HEAD_BYTES,
     KIND_DATA,
@@ -22,16 +19,17 @@ from recovery.log.format import (
     pack_stream,
 )
 from recovery.log.index import INDEX_BYTES, Key, SegmentIndex, StreamIndex, encode_index, index_name
-from recovery.log.opening import open_log
 from recovery.log.reader import LogReader
-from recovery.log.state import Reservations, StateFile
 from recovery.log.store import FileStore, LogFile, LogStore
-from recovery.log.sync import PageCache, Part, PendingSync
+from recovery.log.sync import PageCache, Part, PendingSync, find_settled, find_surplus
 from recovery.log.tail import NAME as TAIL
-from recovery.log.tail import Tail, TailContent, holds_messages, make_tail, read_slots
+from recovery.log.tail import State, Tail, TailContent, write_tail
 
 _FILES_MAX = 16
 """Files that are kept open until a sync closes them; it opens those of other segments."""
+_UNLIMITED = 2**63 - 1
+_AHEAD = 4
+"""Syncs that a mark lasts for, at a stream's present rate; it is renewed when half are over."""
 
 
 class LogWriter:
@@ -42,13 +40,13 @@ class LogWriter:
         session: of the log's own streams, where the log is new; one that exists goes on in its own.
         now_ns: wall-clock time in ns since the epoch.
         store: where the files are; for tests. Default: `FileStore(config.directory)`.
-        gathered_max: how many sequences of a stream may be in the tail file before they are
-            appended, at most. Default 0.
+        slot_bytes: how many bytes of a stream's messages, of values and of columns each, may be in
+            the tail file before they are appended. Default 0: none.
         make_lock: makes a lock, for a `wait` that runs in another thread. Default: none, for one
             thread.
         goes_on: whether messages are to be appended. Without, a copy of another directory stays one
             for the next one that opens it. Default True.
-        is_cut: whether the newest segment is known to have been longer. Default False.
+        bytes_lost: how much of the log is known to be gone. Default 0.
 
     Attributes:
         session: the session of the log's own streams.
@@ -70,20 +68,18 @@ class LogWriter:
         session: int,
         now_ns: int,
         store: LogStore | None = None,
-        gathered_max: int = 0,
+        slot_bytes: int = 0,
         goes_on: bool = True,
-        is_cut: bool = False,
+        bytes_lost: int = 0,
         make_lock: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._config = config
-        self._make_lock = make_lock
-        self._gathered_max = gathered_max
+        self._slot_bytes = 0 if config.is_synced else slot_bytes
         self._store: LogStore = FileStore(config.directory) if store is None else store
         self._file: LogFile | None = None
         self._files: dict[SegmentIndex, LogFile] = {}
         self._sync_guard = make_lock()
         self._syncing: PendingSync | None = None
-        self._expiring: PendingExpiry | None = None
         self._low: dict[Key, int] = {}
         self.unsynced_bytes = 0
         self._dirty: list[SegmentIndex] = []
@@ -95,7 +91,7 @@ class LogWriter:
         try:
             self._store.lock()
             try:
-                self._open(session, now_ns, goes_on=goes_on, is_cut=is_cut)
+                self._open(session, now_ns, goes_on=goes_on, bytes_lost=bytes_lost)
             except BaseException:
                 self._store.unlock()
                 raise
@@ -104,49 +100,47 @@ class LogWriter:
         except OSError as error:
             raise LogWriteError(f"the log {config.directory} cannot be opened", error) from error
 
-    def _open(self, session: int, now_ns: int, *, goes_on: bool, is_cut: bool) -> None:
-        self._state, self._catalog, self.opened = open_log(
-            self._store, self._config, session, goes_on=goes_on, is_cut=is_cut
+    def _open(self, session: int, now_ns: int, *, goes_on: bool, bytes_lost: int) -> None:
+        found = opening.open_log(
+            self._store, self._config, session, goes_on=goes_on, bytes_lost=bytes_lost
         )
-        state, catalog = self._state, self._catalog
-        self.session = state.session
-        tail_max = 0 if self._config.is_synced else self._gathered_max
-        always = self._config.is_synced
-        if state.boot and not state.clean:
-            # What the last writer left may not be on the disk: its marks hold until it is.
-            always, tail_max = always and state.always, max(tail_max, state.in_tail)
-            self._dirty = list(catalog.segments)
-        if self._store.read(TAIL) is None:
-            make_tail(self._store)  # from here on one that is missing was deleted
-        self._next = {key: catalog.next(key) or 0 for key in catalog.all_streams()}
-        for topic, following in state.tails.items():
-            key = (self.session, topic)
-            self._next[key] = max(self._next.get(key, 0), following)
-        reserve = state_file.RESERVE
-        self._state_file = StateFile(
-            self._store, state, self._make_lock(), is_copy=self.opened.copied and not goes_on
-        )
-        self._state_file.change(
-            clean=False, boot=self._store.boot_id(), always=always, in_tail=tail_max,
-            marks={t: n + reserve for t, n in self._own_next() if n > state.floor + reserve // 2},
-        )  # fmt: skip
-        for segment in catalog.segments:
+        self.session, self._floor, self.opened = found.session, found.floor, found.report
+        self._catalog, self._next, self._left = found.catalog, found.next, found.left
+        self._gathered_max = found.gathered_max
+        self._stays_copy = found.report.copied and not goes_on
+        for segment in self._catalog.segments:
             segment.synced = segment.size
-        self.bytes = sum(segment.size for segment in catalog.segments)
-        self._reservations = Reservations(self._state_file)
-        self._segment: SegmentIndex | None = catalog.segments[-1] if catalog.segments else None
-        if self._segment is not None:
-            self._file = self._store.open(self._segment.name, create=True)
-            self._files[self._segment] = self._file
-            if not self._segment.size:
-                self._write_header(self._file, self._segment)
-                self.bytes += self._segment.size
-                self.unsynced_bytes += self._segment.size
-            for stream in self._segment.streams.values():
-                self._reservations.set(stream)
-        if state.always and self._dirty:
-            self.sync()  # what a process left that died has not been sent, and may be from now on
-        self.expire(now_ns)
+        self.bytes = sum(segment.size for segment in self._catalog.segments)
+        self._segment: SegmentIndex | None = None
+        if self._catalog.segments:
+            self._go_on_in(self._catalog.segments[-1])
+        elif goes_on and not found.is_new_start:
+            self.begin_tail()  # before the first segment: one without it is taken for damaged
+        if found.is_new_start:
+            segment = self._roll()
+            for _, topic, start, stop in self.opened.skipped:
+                key, following = (self.session, topic), self._next[self.session, topic]
+                if key not in segment.streams:
+                    self._note(segment, key, following, following, following + opening.RESERVE)
+                self._note(segment, key, stop, start)
+        if not self.opened.clean:
+            # What a process left that died may not be on the disk: from now on it may be sent.
+            self._dirty = list(self._catalog.segments)
+            self.sync()
+        for key in self._next:
+            if (part := self._catalog.last(key)) is not None:
+                part.limit, part.seen = part.mark, part.stop
+        if self._tail is None and goes_on and not self._left:
+            self.begin_tail()
+        self.sync(now_ns)
+
+    def _go_on_in(self, segment: SegmentIndex) -> None:
+        self._segment, self._file = segment, self._store.open(segment.name, create=True)
+        self._files[segment] = self._file
+        if not segment.size:
+            self._write_header(self._file, segment)
+            self.bytes += segment.size
+            self.unsynced_bytes += segment.size
 
     def next(self, session: int, topic: str) -> int:
         """Return the sequence that a stream goes on with; 0, or above what a crash may have taken.
@@ -156,7 +150,7 @@ class LogWriter:
         following = self._next.get((session, topic))
         if following is not None:
             return following
-        return self._state.floor if session == self.session else 0
+        return self._floor if session == self.session else 0
 
     def earliest(self, session: int, topic: str) -> int | None:
         """Return the first sequence kept of a stream, or None."""
@@ -171,20 +165,14 @@ class LogWriter:
 
         Of a stream that the log does not know all below `floor` is: it may have begun and be gone.
         """
-        if session != self.session:
-            return []
-        if self.floor and (session, topic) not in self._next:
-            return [(0, self.floor)]
-        return list(self._state.skips.get(topic, ()))
-
-    def _own_next(self) -> Iterator[tuple[str, int]]:
-        """Yield topic and next sequence of the streams of the log's own session."""
-        return ((key[1], n) for key, n in self._next.items() if key[0] == self.session)
+        if session == self.session and self._floor and (session, topic) not in self._next:
+            return [(0, self._floor)]
+        return self._catalog.skips((session, topic))
 
     @property
     def floor(self) -> int:
         """The sequence that new streams of the log's own session begin with; 0 without a crash."""
-        return self._state.floor
+        return self._floor
 
     def append(
         self,
@@ -199,7 +187,7 @@ class LogWriter:
     ) -> None:
         """Write a frame; it may be sent when this returns, or with `fsync="always"` after a sync.
 
-        Where the log is too large, since retention does not keep up, it waits for that.
+        Where the log is too large, since no sync has kept up, it makes one.
 
         An error, or an interrupt, leaves the log as it was, and the call may be repeated. `start`
         is the sequence of the first message, not below `next(session, topic)`; `timestamp_ns_max`
@@ -217,14 +205,14 @@ class LogWriter:
         size = HEAD_BYTES + len(frame)
         if segment is None or segment.size + size > self._segment_bytes:
             segment = self._roll()
-            if self.bytes > self._config.retention_bytes:
+            if self.bytes > self._config.retention_bytes + self._segment_bytes:
                 self._shorten(now_ns)
         stream = segment.streams.get(key)
         stop = start + count
         if stream is None or not stream.frames:
-            stream = self._name(segment, key, start, now_ns)
-        if stop > stream.mark:
-            self._reservations.reserve(stream, stop)
+            stream = self._name(segment, key, start)
+        if stop > stream.limit:
+            self._reserve(segment, stream, stop)
         at = segment.size
         number = stream.number
         head = pack_head(at, KIND_DATA, frame, number, count, start, now_ns, timestamp_ns_max)
@@ -261,10 +249,7 @@ class LogWriter:
 
         It stays there until `begin_tail`: what is to be kept of it is appended before.
         """
-        try:
-            return list(read_slots(self._store))
-        except ValueError:
-            return []  # of a log that was closed, and so it had none
+        return self._left
 
     def skip_accepted(self, topic: str) -> None:
         """Skip all that a killed process may have accepted of a stream, and had in no frame yet.
@@ -273,49 +258,94 @@ class LogWriter:
         """
         key = (self.session, topic)
         start = self.next(*key)
-        stop = start + self._state.in_tail
-        skips = {**self._state.skips, topic: [*self.skips(*key), (start, stop)]}
-        self._state_file.change(skips=skips, tails={topic: stop})
+        stop = start + self._gathered_max
+        self._note(self._segment or self._roll(), key, stop, start)
         self._next[key] = stop
         skipped = (*self.opened.skipped, (self.session, topic, start, stop))
         self.opened = replace(self.opened, skipped=skipped)
 
-    def begin_tail(self, slot_bytes: int = 0) -> Tail:
-        """Note from now on, where a killed process leaves it, how far was written.
+    def begin_tail(self) -> Tail:
+        """Return the tail file, which has nothing of a former process from now on.
 
-        `slot_bytes` of a stream's messages are gathered there at most, of values and of columns
-        each. Default 0: none.
+        It was begun when the log was opened, unless there is something in `accepted`.
 
         Raises:
             LogWriteError: the disk is full, or the directory is gone.
 
         """
-        try:
-            self._tail = Tail(self._store, slot_bytes)
-        except OSError as error:
-            what = f"the log {self._store.path(TAIL)} cannot be written"
-            raise LogWriteError(what, error) from error
+        if self._tail is not None:
+            return self._tail
+        state = State.SYNCED if self._config.is_synced else State.OPEN
+        with self._writing(TAIL):
+            self._tail = Tail(self._store, self._slot_bytes, self.session, state)
+        self._left = []
         if self._segment is not None:
             self._tail.on_end(self._segment.first_record, self._segment.size)
         return self._tail
 
-    def begin_sync(self) -> PendingSync:
-        """Begin to force everything to the disk; call its `wait`, then `end_sync`.
+    def begin_sync(self, now_ns: int | None = None) -> PendingSync:
+        """Begin to force everything to the disk, and to apply retention: `wait`, then `end_sync`.
 
         Only `wait` takes time, and it alone may run while other methods are called.
+
+        Args:
+            now_ns: wall-clock time in ns since the epoch, by which segments are begun and deleted
+                that are old. Default None: nothing is deleted.
 
         Raises:
             LogWriteError: one that nobody has ended has failed permanently.
 
         """
         self._take_sync()
-        segment = self._segment
+        surplus, trouble = [], None
+        if now_ns is not None:
+            trouble = self._roll_aged(now_ns)
+            surplus = self._surplus(now_ns)
+        pending = self._begin_sync(surplus)
+        pending.trouble = trouble or pending.trouble
+        return pending
+
+    def _roll_aged(self, now_ns: int) -> LogWriteError | None:
+        """Begin a segment if it is time to, so that retention can delete this one."""
+        try:
+            if self._is_aged(now_ns):
+                self._roll()
+        except LogWriteError as error:
+            return error  # deleting may give it the space
+        return None
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether retention has something to do; see `begin_sync`."""
+        return self._is_aged(now_ns) or bool(self._surplus(now_ns))
+
+    def _is_aged(self, now_ns: int) -> bool:
+        first_ns = None if self._segment is None else self._segment.appended_ns_first
+        age_ns = self._config.roll_age_ns
+        return first_ns is not None and age_ns is not None and now_ns - first_ns >= age_ns
+
+    def _surplus(self, now_ns: int) -> list[SegmentIndex]:
+        segments, age_s = self._catalog.segments, self._config.retention_age
+        if self._low:
+            return find_settled(segments, self._low)
+        before_ns = float("-inf") if age_s is None else now_ns - age_s * NS_PER_S
+        return find_surplus(segments, self._config.retention_bytes, before_ns)
+
+    def _begin_sync(self, surplus: list[SegmentIndex]) -> PendingSync:
+        segment, marks, trouble = self._segment, [], None
+        if not self._is_abandoned and not self._is_closed:
+            trouble = self._carry(surplus)
+            with suppress(LogWriteError):  # `append` does it as soon as it must, or says why not
+                marks = [] if segment is None else self._renew(segment)
+        if self._is_abandoned or trouble is not None:
+            surplus = []
+        for one in surplus:
+            one.is_leaving = True
         parts = [Part(one, one.size, self._files.get(one)) for one in self._dirty]
         full = [self._files.pop(one) for one in list(self._files) if one is not segment]
+        unneeded = self._page_cache.due(self._dirty)
         pending = PendingSync(
-            self._store, parts, full, self._names_changed, self._page_cache.due(self._dirty),
-            self._state_file, {} if segment is None else self._reservations.due(segment),
-            self._sync_guard,
+            self._store, self._sync_guard, parts, full, self._names_changed, unneeded, marks,
+            surplus, trouble=trouble,
         )  # fmt: skip
         # What is appended from here on is dirty again.
         self._syncing, self._names_changed, self._dirty = pending, False, []
@@ -325,29 +355,49 @@ class LogWriter:
         """Take the result of a sync.
 
         Raises:
-            LogWriteError: it failed, permanently.
+            LogWriteError: it failed, permanently (`has_failed`); or all is on the disk, and what is
+                too old could not be deleted, which is tried again the next time.
 
         """
-        self._syncing = None
-        if self._segment is not None and pending.marks:
-            self._reservations.renew(self._segment)
-        error = pending.error
-        for segment in pending.missing:
-            if not segment.is_leaving:
-                error = SyncFailedError(errno.ENOENT, os.strerror(errno.ENOENT), segment.name)
-        if error is None:
-            for segment, size, _ in pending.parts:
-                self._on_synced(segment, size)
-            return
-        # The system may have thrown away what it could not write: another fsync would say that all
-        # is well. So this is never said to be on the disk any more.
-        self._is_failed = True
-        self._put_back(pending)
-        for segment, size, _ in pending.parts:
-            segment.synced = max(size, segment.synced)
+        if pending is self._syncing:
+            self._take_result(pending)
+            self._syncing = None
+        error = pending.error or pending.trouble
         if isinstance(error, LogWriteError):
             raise error
-        raise LogWriteError(f"the log {self._config.directory} cannot be forced to the disk", error)
+        if error is not None:
+            could = "forced to the disk" if error is pending.error else "shortened"
+            raise LogWriteError(f"the log {self._config.directory} cannot be {could}", error)
+
+    def _take_result(self, pending: PendingSync) -> None:
+        """Note what a sync has done; after an interrupt it is called again."""
+        if pending.error is not None:
+            # The system may have thrown away what it could not write: another fsync would say that
+            # all is well. So this is never said to be on the disk any more.
+            self._is_failed = True
+            self._put_back(pending)
+            for segment, size, _ in pending.parts:
+                segment.synced = max(size, segment.synced)
+        else:
+            for segment, size, _ in pending.parts:
+                self._on_synced(segment, size)
+            for stream, mark in pending.marks:
+                stream.limit = max(mark, stream.limit)
+        while pending.deleted:
+            segment = pending.surplus[0]
+            if segment in self._catalog.segments:
+                self._catalog.drop_first()
+            for key in segment.streams:
+                if not self._catalog.of_stream(key):
+                    self._next.pop(key, None)
+            self._files.pop(segment, None)
+            self._on_synced(segment, segment.size)
+            self._dirty = [other for other in self._dirty if other is not segment]
+            pending.deleted -= 1
+            del pending.surplus[0]
+        for segment in pending.surplus:
+            segment.is_leaving = False
+        self.bytes = sum(segment.size for segment in self._catalog.segments)
 
     def _on_synced(self, segment: SegmentIndex, size: int) -> None:
         """Count a segment as unsynced up to `size` no more: it is on the disk, or deleted."""
@@ -363,37 +413,31 @@ class LogWriter:
         self._dirty = again + [segment for segment in self._dirty if segment not in taken]
 
     def _take_sync(self) -> None:
-        """Take again what a sync should have brought to the disk that nobody has ended."""
+        """End a sync that nobody has ended; one that nobody has waited for is not to be."""
         former = self._syncing
-        if former is not None:
-            with former.guard:  # it may still run
-                pass
-            self._put_back(former)
-            self._syncing = None
-            if isinstance(former.error, SyncFailedError):
+        if former is None:
+            return
+        with former.guard:  # it may still run
+            is_over, former.is_over = former.is_over, True
+        if is_over:
+            try:
                 self.end_sync(former)
+            except LogWriteError:
+                if former.error is not None:
+                    raise
+        else:
+            self._put_back(former)
+            for segment in former.surplus:
+                segment.is_leaving = False
+            self._syncing = None
 
-    def sync(self) -> None:
-        """Force everything to the disk; raises `LogWriteError`."""
-        pending = self.begin_sync()
+    def sync(self, now_ns: int | None = None) -> None:
+        """Force everything to the disk, and apply retention; see `begin_sync` and `end_sync`."""
+        self._run(self.begin_sync(now_ns))
+
+    def _run(self, pending: PendingSync) -> None:
         pending.wait()
         self.end_sync(pending)
-
-    def expire(self, now_ns: int) -> None:
-        """Delete the oldest segments that retention does not keep, and begin one if it is time to.
-
-        `now_ns` is wall-clock time in ns since the epoch.
-
-        Raises:
-            LogWriteError: nothing can be deleted, or the directory is gone.
-
-        """
-        self._expire(self.begin_expire(now_ns))
-
-    def _expire(self, pending: PendingExpiry | None) -> None:
-        if pending is not None:
-            pending.wait()
-            self.end_expire(pending)
 
     def keep_from(self, session: int, topic: str, sequence: int) -> None:
         """Keep a stream from `sequence` on, until this is called again.
@@ -406,121 +450,61 @@ class LogWriter:
 
     def truncate(self, bytes_max: float, before_ns: float) -> None:
         """Delete what `find_surplus` finds; raises `LogWriteError`."""
-        self._expire(self._begin_delete(bytes_max, before_ns))
+        self._take_sync()
+        surplus = find_surplus(self._catalog.segments, bytes_max, before_ns)
+        self._run(self._begin_sync(surplus))
 
     def _shorten(self, now_ns: int) -> None:
         """Apply retention here: its thread cannot keep up. It is tried again later."""
-        with suppress(LogWriteError):
-            self._expire(self._begin_delete(*self._limits(now_ns)))
+        try:
+            self.sync(now_ns)
+        except LogWriteError:
+            if self.has_failed:
+                raise
 
-    def _limits(self, now_ns: int) -> tuple[float, float]:
-        age_s = self._config.retention_age
-        before_ns = float("-inf") if age_s is None else now_ns - age_s * NS_PER_S
-        return self._config.retention_bytes, before_ns
+    def _carry(self, surplus: list[SegmentIndex]) -> LogWriteError | None:
+        """Note in the newest segment where streams go on that are in no other than these."""
+        leaving = set(surplus)
+        try:
+            for key in {key: None for segment in surplus for key in segment.streams}:
+                parts, segment = self._catalog.of_stream(key), self._segment
+                if key[0] == self.session and leaving.issuperset(parts[-1:]) and segment:
+                    start = self.next(*key)
+                    self._note(segment, key, start, start)
+        except LogWriteError as error:
+            return error
+        return None
 
-    def begin_expire(self, now_ns: int) -> PendingExpiry | None:
-        """Begin to do as `expire`: call `wait` of what is returned, then `end_expire`.
+    def _renew(self, segment: SegmentIndex) -> list[tuple[StreamIndex, int]]:
+        """Write new marks of streams that will reach theirs soon, so that `append` need not wait.
 
-        `wait` takes the time that deleting takes, and it alone may run while other methods are
-        called. None: there is nothing to do.
-
-        Raises:
-            LogWriteError: no segment can be begun where that is due.
-
+        They hold when they are on the disk.
         """
-        if self._is_abandoned:
-            return None
-        first_ns = None if self._segment is None else self._segment.appended_ns_first
-        age_ns, failure = self._config.roll_age_ns, None
-        if first_ns is not None and age_ns is not None and now_ns - first_ns >= age_ns:
-            try:
-                self._roll()
-            except LogWriteError as error:
-                failure = error
-        pending = self._begin_delete(*self._limits(now_ns))
-        if pending is None and failure is not None:
-            raise failure  # or else deleting may give it the space
-        return pending
+        renewed = []
+        for stream in segment.streams.values():
+            used = stream.stop - stream.seen
+            if used:
+                ahead = max(_AHEAD * used, opening.RESERVE)
+                if stream.stop + ahead // 2 > stream.limit:
+                    self._mark(segment, stream, stream.stop + ahead)
+                    renewed.append((stream, stream.mark))
+                stream.seen = stream.stop
+        return renewed
 
-    def _begin_delete(self, bytes_max: float, before_ns: float) -> PendingExpiry | None:
-        former = self._expiring
-        if former is not None:
-            former.wait()  # it may still run, or nobody has ended it
-            with suppress(LogWriteError):
-                self.end_expire(former)  # what could not be deleted is tried again
-        segments = self._catalog.segments
-        if self._low:
-            surplus = find_settled(segments, self._low)
-        else:
-            surplus = find_surplus(segments, bytes_max, before_ns)
-        if not surplus:
-            return None
-        for segment in surplus:
-            segment.is_leaving = True
-        self._expiring = PendingExpiry(
-            self._store, surplus, self._state_file, self._tails_of(surplus), self._make_lock()
-        )
-        return self._expiring
+    def _mark(self, segment: SegmentIndex, stream: StreamIndex, mark: int) -> None:
+        key = (stream.session, stream.topic)
+        self._note(segment, key, stream.stop, stream.stop, mark)
 
-    def end_expire(self, pending: PendingExpiry) -> None:
-        """Forget the segments that are deleted.
-
-        Raises:
-            LogWriteError: one could not be deleted; it is tried again the next time.
-
-        """
-        if self._expiring is not pending:
-            return  # another call has taken its result
-        # An interrupt may come anywhere: the next call does again what is not done.
-        while pending.deleted:
-            segment = pending.segments[0]
-            if segment in self._catalog.segments:
-                self._catalog.drop_first()
-            self._forget_streams(segment)
-            self._files.pop(segment, None)
-            self._on_synced(segment, segment.size)
-            self._dirty = [other for other in self._dirty if other is not segment]
-            self._names_changed = True
-            pending.deleted -= 1
-            del pending.segments[0]
-        for segment in pending.segments:
-            segment.is_leaving = False
-        self.bytes = sum(segment.size for segment in self._catalog.segments)
-        self._expiring = None
-        if pending.error is not None:
-            what = f"the log {self._config.directory} cannot be shortened"
-            raise LogWriteError(what, pending.error) from pending.error
-
-    def _tails_of(self, surplus: list[SegmentIndex]) -> dict[str, int]:
-        """Return where streams go on of which no other segments than these say it."""
-        tails: dict[str, int] = {}
-        for key in {key for segment in surplus for key in segment.streams}:
-            if key[0] != self.session or key not in self._next:
-                continue
-            parts = self._catalog.of_stream(key)
-            gone = [part.streams[key].stop for part in parts if part in surplus]
-            if not any(part.streams[key].frames for part in parts if part not in surplus):
-                tails[key[1]] = self._next[key]
-            elif self._state.always and gone:
-                # A crash may take the others, whose frames were not sent then, and no mark holds.
-                tails[key[1]] = max(gone)
-        return tails
-
-    def _forget_streams(self, oldest: SegmentIndex) -> None:
-        """Forget the streams of others, and skipped ranges before all that is kept."""
-        skips = self._state.skips
-        for key in oldest.streams:
-            if key[0] != self.session:
-                if not self._catalog.of_stream(key):
-                    self._next.pop(key, None)
-                continue
-            earliest = self._catalog.earliest(key)
-            if earliest is not None and key[1] in skips:
-                skips[key[1]] = [skip for skip in skips[key[1]] if skip[1] > earliest]
+    def _reserve(self, segment: SegmentIndex, stream: StreamIndex, stop: int) -> None:
+        """Move a stream's mark beyond `stop`, and wait for the disk."""
+        self._mark(segment, stream, stop + max(_AHEAD * (stop - stream.seen), opening.RESERVE))
+        stream.seen, mark = stream.stop, stream.mark
+        self.sync()
+        stream.limit = max(mark, stream.limit)
 
     def reader(self) -> LogReader:
         """Return a reader that sees every frame as soon as it is appended."""
-        return LogReader.of_writer(self._store, self._catalog, self._state)
+        return LogReader.of_writer(self._store, self._catalog)
 
     @property
     def has_failed(self) -> bool:
@@ -528,19 +512,18 @@ class LogWriter:
 
         Such a log is not said to be closed cleanly, since names of its files may be missing, too.
         """
-        return self._is_failed or self._state_file.has_failed
+        return self._is_failed
 
     def abandon(self) -> None:
         """Write no more, and let no one go on in this session: what follows is in no log."""
         self._is_abandoned = True
         self._close_file()
-        if not self._is_closed:
-            self._state_file.remove()
+        if self._tail is not None and not self._is_closed:
+            self._tail.give_up()
 
     def release(self) -> None:
         """Let another one write, and leave everything as a killed process does."""
         self._is_closed = True
-        self._state_file.let_go()
         self._close_file()
         self._store.unlock()
 
@@ -559,27 +542,33 @@ class LogWriter:
             return
         self._is_closed = True
         try:
-            if self._is_abandoned:
-                self._state_file.remove()
-            elif not self.has_failed:
-                self._begin_delete(float("inf"), float("-inf"))  # takes one that still runs
+            if not self._is_abandoned and not self.has_failed:
                 if self._segment_bytes < 0:
                     self._roll()  # which has failed before
                 self._write_index()
                 self.sync()
-                if self._tail is None:
-                    keeps_tail = holds_messages(self._store)
-                if keeps_tail:
-                    return
-                self._state_file.change(
-                    end=0 if self._segment is None else self._segment.stop_record, clean=True,
-                    marks=dict(self._own_next()),
-                )  # fmt: skip
-                if self._tail is not None:
-                    self._tail.remove()
+                if not keeps_tail and not self._left:
+                    self._say_closed()
         finally:
             self._close_file()
             self._store.unlock()
+
+    def _say_closed(self) -> None:
+        last, closed = self._segment, State.CLOSED
+        end = (0, 0) if last is None else (last.first_record, last.size)
+        with self._writing(TAIL):
+            write_tail(self._store, self.session, closed, end=end, is_copy=self._stays_copy)
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        """Say which file cannot be written."""
+        try:
+            yield
+        except LogWriteError:
+            raise
+        except OSError as error:
+            what = f"the log {self._store.path(name)} cannot be written"
+            raise LogWriteError(what, error) from error
 
     def _refuse(self, key: Key, start: int, count: int, frame: bytes | memoryview) -> None:
         if len(frame) > PAYLOAD_MAX:
@@ -618,18 +607,15 @@ class LogWriter:
         old = self._segment
         first = 0 if old is None else old.stop_record
         if old is not None and not old.records:
+            if (old.session, old.floor) != (self.session, self._floor) and self._file is not None:
+                self._write_header(self._file, old)
             return old  # a frame larger than a segment has one of its own
         segment = SegmentIndex(first)
         self._segment_bytes = -1  # should this fail, nothing is written after the index any more
-        try:
+        with self._writing(segment.name):
             self._write_index()
             file = self._store.open(segment.name, create=True)
             self._write_header(file, segment)
-        except LogWriteError:
-            raise
-        except OSError as error:
-            what = f"the log {self._store.path(segment.name)} cannot be written"
-            raise LogWriteError(what, error) from error
         # No call, so that an interrupt comes before it all or after it: it does what Catalog.add
         # does.
         self._catalog.segments = [*self._catalog.segments, segment]
@@ -646,55 +632,77 @@ class LogWriter:
         return segment
 
     def _write_header(self, file: LogFile, segment: SegmentIndex) -> None:
-        file.write((pack_segment_header(segment.first_record),), 0)
+        segment.session, segment.floor = self.session, self._floor
+        header = pack_segment_header(segment.first_record, self.session, self._floor)
+        file.write((header,), 0)
         segment.size = SEGMENT_HEADER.size
         self._names_changed = True
         self._dirty.append(segment)
 
-    def _name(self, segment: SegmentIndex, key: Key, start: int, now_ns: int) -> StreamIndex:
+    def _name(self, segment: SegmentIndex, key: Key, start: int) -> StreamIndex:
         """Write which stream the next number means, unless an interrupt came after that."""
-        session, topic = key
         stream = segment.streams.get(key)
         if stream is not None:
             self._catalog.on_stream(key, segment)
             return stream
-        if self.floor and session == self.session and key not in self._next:
-            if start < self.floor:
+        lost_from = start
+        if key[0] == self.session and self._floor and self._catalog.last(key) is None:
+            if start < self._floor:
                 self._refuse(key, start, 1, b"")
-            skips = {**self._state.skips, topic: [(0, self.floor)]}
-            self._state_file.change(skips=skips)
+            start, lost_from = self._floor, 0  # it may have begun before, and be gone
+        return self._note(segment, key, start, lost_from)
+
+    def _note(
+        self, segment: SegmentIndex, key: Key, start: int, lost_from: int, mark: int = 0
+    ) -> StreamIndex:
+        """Write with which sequence a stream goes on, and that it does not reach its mark.
+
+        From `lost_from` to `start` it has no messages any more. The mark grows to `mark`.
+        """
+        if self._segment_bytes < 0:
+            raise LogWriteError("no segment can be begun", OSError(5, "it has failed before"))
+        session, topic = key
         payload = pack_stream(session, topic)
-        at = segment.size
-        number = segment.next_number
-        head = pack_head(at, KIND_STREAM, payload, number, 0, 0, now_ns, 0)
+        stream, former = segment.streams.get(key), self._catalog.last(key)
+        at, number = segment.size, segment.next_number
+        first = self._floor + opening.RESERVE if session == self.session else _UNLIMITED
+        mark = max(mark, first if former is None else former.mark)
+        if stream is None:
+            made = StreamIndex(session, topic, number)
+            made.limit = first if former is None else former.limit
+            made.seen = start
+            made.go_on(start, lost_from, mark)
+        else:
+            made, number = stream, stream.number
+        head = pack_head(at, KIND_STREAM, payload, number, 0, start, lost_from, mark)
         size = len(head) + len(payload)
-        stream = StreamIndex(session, topic, number)
-        self._reservations.set(stream)
-        stream.start = stream.stop = start
         self._write(segment, (head, payload), at)
         # No call, so that an interrupt comes before it all or after it; it is what
         # SegmentIndex.add_stream does.
-        segment.next_number = number + 1
-        segment.by_number[number] = segment.streams[key] = stream
+        if stream is None:
+            segment.next_number = number + 1
+            segment.by_number[number] = segment.streams[key] = made
         segment.records += 1
         segment.size = at + size
         self._must_cut = False
         self.bytes += size
         self.unsynced_bytes += size
-        self._catalog.on_stream(key, segment)
-        return stream
+        if stream is None:
+            self._catalog.on_stream(key, segment)
+        else:
+            made.go_on(start, lost_from, mark)
+        if self._tail is not None:
+            self._tail.on_end(segment.first_record, segment.size)
+        return made
 
     def _write_index(self) -> None:
         segment = self._segment
         if segment is not None:
             name = index_name(segment.first_record)
-            try:
+            with self._writing(name):
                 if self._must_cut:
                     self._cut(segment.size)
                 self._store.replace(name, encode_index(segment), durable=False)
-            except OSError as error:
-                what = f"the log {self._store.path(name)} cannot be written"
-                raise LogWriteError(what, error) from error
 
     def _close_file(self) -> None:
         self._file = None

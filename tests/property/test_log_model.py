@@ -15,11 +15,10 @@ from recovery.log import (
     LogWriter,
     MemoryStore,
     index,
-    state,
+    opening,
     verify,
     writer,
 )
-from recovery.log.state import decode_state
 
 OWN, OTHER = 1, 2
 KEYS = [(OWN, "a"), (OWN, "b"), (OWN, "é"), (OTHER, "a")]
@@ -124,7 +123,7 @@ class Log:
     def expire(self, seconds):
         self.now_ns += seconds * S
         try:
-            self.writer.expire(self.now_ns)
+            self.writer.sync(self.now_ns)
         except LogWriteError:
             assert self.store.failing
 
@@ -132,7 +131,7 @@ class Log:
         """Append while the oldest segments are deleted; `dies` as of `sync_while`."""
         self.now_ns += seconds * S
         try:
-            pending = self.writer.begin_expire(self.now_ns)
+            pending = self.writer.begin_sync(self.now_ns)
         except LogWriteError:
             assert self.store.failing
             return
@@ -149,7 +148,7 @@ class Log:
                 return
         try:
             if pending is not None:
-                self.writer.end_expire(pending)
+                self.writer.end_sync(pending)
         except LogWriteError:
             assert self.store.failing
 
@@ -194,8 +193,9 @@ class Log:
         self.store.failing = {}
         known = set(self.writer.streams())
         self.store.crash(None if seed is None else Random(seed))
-        left = [tuple(record)[:6] for record in LogReader("log", store=self.store).records()]
-        known_state = decode_state(self.store.read("state"))
+        reader = LogReader("log", store=self.store)
+        left = [tuple(record)[:6] for record in reader.records()]
+        named = {key: reader._catalog.next(key) for key in KEYS}
         self.open()
         rest = iter(self.kept)
         assert all(record in rest for record in left)
@@ -209,13 +209,10 @@ class Log:
                 parts = [record[2:4] for record in left if record[:2] == key]
                 stops = [stop for _, stop in parts]
                 report = [skip[2:] for skip in self.writer.opened.skipped if skip[:2] == key]
-                if not (stops or key[1] in known_state.tails or key[1] in known_state.marks):
-                    assert following == self.writer.floor
-                    self.skips[key] = [(0, following)] if following else []
                 self.skips.setdefault(key, []).extend(report)
                 # After the last record, and before it where a segment lost its end.
                 # All that was reserved, so nothing after; or retention has deleted what was there.
-                is_used_up = following in (*stops[-1:], known_state.tails.get(key[1]))
+                is_used_up = following in (*stops[-1:], named[key])
                 assert not report or report[-1][1] == following or is_used_up
                 assert not stops or not report or report[-1][0] >= stops[-1] or is_used_up
                 assert len([skip for skip in report if not stops or skip[0] >= stops[-1]]) <= 1
@@ -401,7 +398,7 @@ def test_a_log_is_a_list(rounds):
 
 def check(fsync, retention_bytes, retention_age, reserve, steps):
     with (
-        mock.patch.object(state, "RESERVE", reserve),
+        mock.patch.object(opening, "RESERVE", reserve),
         mock.patch.object(index, "INDEX_BYTES", 500),
         mock.patch.object(writer, "INDEX_BYTES", 500),
     ):

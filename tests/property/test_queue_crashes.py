@@ -82,16 +82,11 @@ class Log:
                 job = QueuedJob(sequence, b"\x01" * 300, 1000 + sequence)
                 self.journal.write_again(sequence, [job_record(job)] if is_open else [])
             self.push(1)
-        first = self.journal.first_of_use()
         self.end(0)
+        self.journal.keep_from(*self.journal.first_of_use())
         self.begin(0)
         self.push(1)
         self.end(0)
-        pending = self.journal.begin_delete(*first)
-        self.push(1)
-        if pending is not None:
-            pending.wait()
-            self.journal.end_delete(pending)
 
     def kill(self, _):
         self.store.kill()

@@ -33,7 +33,6 @@ from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from recovery.log import LogStore, PendingSync
-    from recovery.log.expiry import PendingExpiry
 
 JOBS: Final = f"{QUEUE_TOPIC}jobs"
 CHANGES: Final = f"{QUEUE_TOPIC}changes"
@@ -244,29 +243,39 @@ class Journal:
     def begin_sync(self) -> "PendingSync":
         """Begin to force to the disk what was written; then call its `wait`, then `end_sync`.
 
+        Segments go with it that have nothing of what `keep_from` keeps.
         Only `wait` takes time, and during it other methods may be called. One that nobody has ended
         is returned again.
         """
         self._check_usable()
         if self._pending is None:
             self._syncing = self.written
-            self._pending = self._writer.begin_sync()
+            self._pending = self._writer.begin_sync(time.time_ns())
         return self._pending
 
     def end_sync(self, pending: "PendingSync") -> None:
         """Take the result of a sync; `LogFailedError` where it failed.
 
-        That is final: the system has forgotten what it could not write, and another fsync would
-        succeed without it.
+        That is final, and `broken` says so: the system has forgotten what it could not write, and
+        another fsync would succeed without it. Where only segments could not be deleted, it is
+        tried again.
         """
         self._pending = None
         try:
-            self._writer.end_sync(pending)
-        except segment_log.LogWriteError as error:
+            with log_errors():
+                self._writer.end_sync(pending)
+        except LogFailedError as error:
+            if not self._writer.has_failed:
+                self._on_synced()
+                raise
             self.broken = f"what was written could not be forced to the disk: {error}"
             raise LogFailedError(self.broken, error.errno) from error
+        self._on_synced()
+
+    def _on_synced(self) -> None:
         self.synced = self._syncing
         self._synced_ns = time.monotonic_ns()
+        self._look_at = min(self._look_at, self._writer.bytes + self._settings.segment_bytes)
 
     def sync(self) -> None:
         """Force to the disk what was written; `LogFailedError` where that fails, now or before."""
@@ -316,21 +325,10 @@ class Journal:
         jobs = next(iter(self._pushed), self._writer.next(self.session, JOBS))
         return jobs, min(next(iter(self._again.values()), self._run), self._run)
 
-    def begin_delete(self, jobs: int, changes: int) -> "PendingExpiry | None":
-        """Begin to delete segments before what `first_of_use` returned, which is on the disk.
-
-        Call `wait` of what is returned, then `end_delete`; None: there is nothing to do.
-        """
+    def keep_from(self, jobs: int, changes: int) -> None:
+        """Let the next sync delete segments before what `first_of_use` returned."""
         self._writer.keep_from(self.session, JOBS, jobs)
         self._writer.keep_from(self.session, CHANGES, changes)
-        self._look_at = self._writer.bytes + self._settings.segment_bytes
-        with log_errors():
-            return self._writer.begin_expire(time.time_ns())
-
-    def end_delete(self, pending: "PendingExpiry") -> None:
-        """Forget the segments that are deleted."""
-        with log_errors():
-            self._writer.end_expire(pending)
         self._look_at = self._writer.bytes + self._settings.segment_bytes
 
     # -------------------------------------------------------------------------------- the end

@@ -42,7 +42,8 @@ def test_a_log_that_another_writer_has_raises_ours(tmp_path):
 def test_a_log_that_is_none_raises_ours(tmp_path):
     with p2pmsg.Publisher("tcp://127.0.0.1:0", log=p2pmsg.LogConfig(tmp_path)) as publisher:
         publisher.publish("t", 1)
-    (tmp_path / "state").write_bytes(b"something else, and long enough to be looked at" * 10)
+    (segment,) = tmp_path.glob("*.log")
+    segment.write_bytes(b"something else, and long enough to be looked at" * 10)
     with pytest.raises(p2pmsg.errors.LogFormatError) as caught:
         p2pmsg.Publisher("tcp://127.0.0.1:0", log=p2pmsg.LogConfig(tmp_path))
     assert str(tmp_path) in caught.value.path

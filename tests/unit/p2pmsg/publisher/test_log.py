@@ -12,7 +12,7 @@ from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.tail_frames import frame_of
 from recovery import ReplayBuffer
-from recovery.log import LogReader, LogWriter, MemoryStore, state, truncate, verify
+from recovery.log import LogReader, LogWriter, MemoryStore, opening, truncate, verify
 from tests.unit.p2pmsg.publisher.served import run_steps
 
 MS = 1_000_000
@@ -23,7 +23,7 @@ FULL_BYTES = 128 * 1024
 @pytest.fixture(autouse=True)
 def reserve(monkeypatch):
     """Few sequences are reserved, so that little is skipped after a crash."""
-    monkeypatch.setattr(state, "RESERVE", 5)
+    monkeypatch.setattr(opening, "RESERVE", 5)
 
 
 def log_of(store=None, **options):
@@ -52,11 +52,12 @@ def append(log, count=1):
 def is_settled(log, now_ns=0):
     """Bring to the disk what opening the log has written."""
     run_steps(log.sync_steps())
-    return log.next_deadline_ns(now_ns=now_ns) is None
+    return log.next_deadline_ns(now_ns=now_ns) > now_ns
 
 
 @pytest.mark.parametrize("fsync", ["interval", "always"])
 def test_one_sync_is_for_all_that_waits(fsync, monkeypatch):
+    monkeypatch.setattr(opening, "RESERVE", 10_000)
     log, synced = log_of(fsync=fsync), []
     assert is_settled(log)
     kind = type(MemoryStore().open("any", create=True))
@@ -281,9 +282,12 @@ def test_a_disk_that_was_full_when_sequences_were_to_be_reserved_is_over_with():
     core = core_of(store)
     publish(core, 60)
     core.flush(now_ns=1)
-    store.failing = {"replace": OSError(errno.ENOSPC, "No space left on device")}
+    full = {"write": OSError(errno.ENOSPC, "No space left on device")}
+    store.failing = full
     assert run_steps(core.log.sync_steps())  # the frames have their place, and their sequences
+    store.failing = {}
     publish(core, 60)
+    store.failing = full
     with pytest.raises(LogFailedError, match="No space left"):
         core.flush(now_ns=1)
     store.failing = {}
@@ -446,7 +450,7 @@ def test_a_publisher_that_is_killed_again_and_again_while_it_opens_skips_nothing
         raise KeyboardInterrupt
 
     store = MemoryStore()
-    for method in ("begin_tail", "accepted", "begin_tail", "expire"):
+    for method in ("begin_tail", "accepted", "begin_tail", "sync"):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(LogWriter, method, killed)
             core_of(store)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from recovery.log import state
+from recovery.log import opening
 
 
 @pytest.fixture(autouse=True)
 def reserve(monkeypatch):
     """Sequences that are reserved at a time; tests of crashes change it: fewer are skipped then."""
-    monkeypatch.setattr(state, "RESERVE", state.RESERVE)
+    monkeypatch.setattr(opening, "RESERVE", opening.RESERVE)

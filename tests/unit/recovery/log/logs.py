@@ -3,7 +3,7 @@
 from collections import defaultdict
 from contextlib import contextmanager
 
-from recovery.log import LogConfig, LogReader, LogWriter, MemoryStore, state
+from recovery.log import LogConfig, LogReader, LogWriter, MemoryStore, opening
 from recovery.log.format import SEGMENT_HEADER, Walk
 from recovery.log.index import first_record_of
 
@@ -29,7 +29,7 @@ class Log:
 
     def __init__(self, store=None, *, directory="log", now_ns=T0, reserve=None, **config):
         if reserve is not None:
-            state.RESERVE = reserve
+            opening.RESERVE = reserve
         self.files = store
         self.store = MemoryStore() if store is None else store
         self.config = LogConfig(directory, **config)
@@ -135,7 +135,7 @@ def small_log(*, closed, sessions=True):
     for number in range(3):
         if number:
             log.now_ns += 10 * S
-            log.writer.expire(log.now_ns)
+            log.writer.sync(log.now_ns)
         log.append("a", 3)
         log.append("b" if number < 2 else "c", 1, age_s=1)
         if sessions:

@@ -87,15 +87,15 @@ def test_a_segment_is_begun_by_age():
     log = Log(retention_age=100)
     log.append()
     log.now_ns += 10 * S - 1
-    log.writer.expire(log.now_ns)
+    log.writer.sync(log.now_ns)
     assert len(segments(log.store)) == 1
 
     log.append()
     log.now_ns += 1
-    log.writer.expire(log.now_ns)
+    log.writer.sync(log.now_ns)
     assert len(segments(log.store)) == 2
     log.now_ns += 90 * S
-    log.writer.expire(log.now_ns)  # the new one is empty yet
+    log.writer.sync(log.now_ns)  # the new one is empty yet
     assert len(segments(log.store)) == 2
     log.append()
     assert read_all(log.reader()) == log.written

@@ -21,7 +21,7 @@ def steps(log):
 
     def age():
         log.now_ns += 100 * S
-        log.writer.expire(log.now_ns)
+        log.writer.sync(log.now_ns)
 
     return {
         "append": lambda: log.append("a"),
@@ -111,7 +111,7 @@ CALLS = {
     "sync": lambda log: log.writer.sync(),
     "open": lambda log: log.append("a", size=4000),
     "replace": lambda log: log.append("a", 60),
-    "remove": lambda log: log.writer.expire(log.now_ns),
+    "remove": lambda log: log.writer.sync(log.now_ns),
 }
 
 
@@ -146,7 +146,7 @@ def test_after_a_failed_sync_nothing_of_it_is_said_to_be_on_the_disk():
 def test_a_failed_mark_is_not_relied_upon():
     log = Log(segment_bytes=4096, reserve=10)
     log.append("a", 9)
-    with log.failing({"replace": FULL}), pytest.raises(LogWriteError):
+    with log.failing({"write": FULL}), pytest.raises(LogWriteError):
         log.append("a", 5)
     log.append_each(4, "a", 1, size=2000)  # a new segment takes the mark from the state
     log.crash()

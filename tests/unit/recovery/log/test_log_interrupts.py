@@ -11,7 +11,7 @@ from tests.unit.p2pmsg.interrupts import interrupt_at
 from tests.unit.recovery.log.logs import segments
 
 PLACE = str(Path(recovery.log.__file__).parent)
-TESTED = {"writer.py", "state.py", "index.py", "catalog.py", "tail.py"}
+TESTED = {"writer.py", "index.py", "catalog.py", "tail.py"}
 CONFIG = LogConfig("log", segment_bytes=4096)
 STEPS_MAX = 400
 

@@ -48,12 +48,12 @@ def test_retention_that_cannot_delete_says_so_and_does_it_later(name, caplog):
         append(log)
     before = segments(store)
     store.failing["remove"] = error_of(name)
-    run_steps(log.expire_steps(now_ns=0, wall_ns=0))
+    run_steps(log.sync_steps(wall_ns=0))
     assert segments(store) == before
     assert log.stats().errors == 1
     assert error_of(name).strerror in caplog.text
     store.failing.clear()
-    run_steps(log.expire_steps(now_ns=10**10, wall_ns=0))
+    run_steps(log.sync_steps(wall_ns=0))
     assert len(segments(store)) < len(before)
     assert log.stats().retrying is None
 

@@ -33,7 +33,7 @@ def total(log):
 def test_the_oldest_segments_go_by_bytes():
     log = Log(segment_bytes=4096, retention_bytes=10_000)
     fill(log)
-    log.writer.expire(log.now_ns)
+    log.writer.sync(log.now_ns)
 
     kept = read_all(log.reader())
     assert log.written[-len(kept) :] == kept
@@ -47,7 +47,7 @@ def test_the_oldest_segments_go_by_age_of_their_newest_frame():
     log = Log(segment_bytes=4096, retention_age=100)
     fill(log)
     assert len(segments(log.store)) > 5
-    log.writer.expire(log.now_ns)
+    log.writer.sync(log.now_ns)
 
     kept = read_all(log.reader())
     assert kept[-1] == log.written[-1]
@@ -59,11 +59,11 @@ def test_a_log_may_keep_what_is_not_settled_and_nothing_else():
     log.writer.keep_from(SESSION, "a", 0)
     fill(log)
     names = segments(log.store)
-    log.writer.expire(log.now_ns)
+    log.writer.sync(log.now_ns)
     assert segments(log.store) == names
 
     log.writer.keep_from(SESSION, "a", 200)
-    log.writer.expire(log.now_ns)
+    log.writer.sync(log.now_ns)
     reader = log.reader()
     kept = read_all(reader)
     reader.close()
@@ -73,12 +73,12 @@ def test_a_log_may_keep_what_is_not_settled_and_nothing_else():
     log.append("b")  # another stream is kept
     fill(log)
     log.writer.keep_from(SESSION, "a", 10**6)
-    log.writer.expire(log.now_ns)
+    log.writer.sync(log.now_ns)
     reader = log.reader()
     assert [record[1] for record in read_all(reader)].count("b") == 1
     reader.close()
     log.writer.keep_from(SESSION, "b", 1)
-    log.writer.expire(log.now_ns)
+    log.writer.sync(log.now_ns)
     assert len(segments(log.store)) == 1
     log.reopen()
     assert (log.writer.next(SESSION, "a"), log.writer.next(SESSION, "b")) == (800, 1)
@@ -92,17 +92,17 @@ def test_a_segment_that_is_read_stays_until_it_is_not():
     second = int(names[1][:20])  # which is the number of its first record
     assert read_stream(reader, "a", second, second + 1) == log.of()[second : second + 1]
     assert read_stream(reader, "a", 0, 1)
-    log.writer.expire(log.now_ns)
+    log.writer.sync(log.now_ns)
     assert segments(log.store)[:-1] == names  # and another one is begun
 
     reader.close_idle()  # it was read since the last time
-    log.writer.expire(log.now_ns)
+    log.writer.sync(log.now_ns)
     assert segments(log.store)[:-1] == names
     assert read_stream(reader, "a", 0, 1) == [log.of()[0]]
 
     reader.close_idle()
     reader.close_idle()
-    log.writer.expire(log.now_ns)
+    log.writer.sync(log.now_ns)
     assert len(segments(log.store)) == 1
 
 
@@ -111,7 +111,7 @@ def test_a_stream_that_is_gone_goes_on_where_it_was():
     log.append("rare", 7)
     log.append("foreign", 3, session=OTHER)
     fill(log)
-    log.writer.expire(log.now_ns)
+    log.writer.sync(log.now_ns)
     assert [stream.topic for stream in log.reader().streams()] == ["a"]
     assert log.writer.next(SESSION, "rare") == 7
     assert log.writer.next(OTHER, "foreign") == 0  # its sequences are not given here
@@ -134,7 +134,7 @@ def test_where_a_stream_goes_on_is_on_the_disk_before_its_synced_part_is_deleted
     fill(log, 40)
     log.writer.sync()  # and sent
     fill(log, 40)
-    log.writer.expire(log.now_ns)
+    log.writer.sync(log.now_ns)
     assert log.writer.earliest(SESSION, "a") > 0
     log.store.sync_directory()
     log.crash()
@@ -197,8 +197,8 @@ def begin(log):
     log.append("rare")
     fill(log)
     log.now_ns += 10**7 * S
-    pending = log.writer.begin_expire(log.now_ns)
-    assert len(pending.segments) == len(segments(log.store)) - 1 > 1
+    pending = log.writer.begin_sync(log.now_ns)
+    assert len(pending.surplus) == len(segments(log.store)) - 1 > 1
     return pending
 
 
@@ -216,7 +216,7 @@ def test_messages_are_appended_and_read_while_the_oldest_segments_are_deleted(en
     assert not reader.corrupt
 
     if ends:
-        log.writer.end_expire(pending)
+        log.writer.end_sync(pending)
         assert log.writer.bytes == total(log)
         assert log.writer.earliest(SESSION, "rare") is None
     log.close()

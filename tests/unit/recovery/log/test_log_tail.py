@@ -3,8 +3,7 @@
 import pytest
 
 from recovery.log import LogConfig, LogReader, LogWriter, MemoryStore, truncate, verify
-from recovery.log.state import decode_state
-from recovery.log.tail import SLOTS_MAX, Tail, read_end
+from recovery.log.tail import SLOTS_MAX, State, Tail, read_head
 
 S = 10**9
 CONFIG = LogConfig("log", segment_bytes=4096)
@@ -12,7 +11,7 @@ FRAME = bytes(100)
 
 
 def opened(store, config=CONFIG, session=1):
-    writer = LogWriter(config, session=session, now_ns=S, store=store, gathered_max=50)
+    writer = LogWriter(config, session=session, now_ns=S, store=store, slot_bytes=50)
     writer.begin_tail()
     return writer
 
@@ -43,7 +42,7 @@ def test_a_killed_process_leaves_how_far_it_had_written():
     store = left(5)
     (name,) = [name for name in store.names() if name.endswith(".log")]
 
-    assert read_end(store) == (0, len(store.read(name)))
+    assert read_head(store).end == (0, len(store.read(name)))
     assert list(verify("log", store=store)) == []
     assert LogReader("log", store=store).find_cut() is None
 
@@ -89,12 +88,12 @@ def test_what_another_start_of_the_system_left_says_nothing():
     store = left(5)
     store.boots += 1
 
-    assert read_end(store) is None
+    assert read_head(store).end is None
 
 
-def test_closing_leaves_no_tail():
+def test_closing_says_so_in_the_tail():
     store = left(3, is_closed=True)
-    assert "tail" not in store.names()
+    assert read_head(store).state is State.CLOSED
     assert opened(store).opened.clean
 
 
@@ -124,7 +123,6 @@ def test_files_of_a_copy_in_place_of_those_that_are_there_begin_a_new_session(is
     store.kill()
     for name, data in backup.items():  # into the very files, as cp does
         store.write(name, data)
-    store.remove("tail")
 
     assert opened(store, session=2).opened.copied
     store.kill()
@@ -138,7 +136,7 @@ def test_a_copy_that_is_shortened_stays_a_copy(is_closed):
 
     for _ in range(2):
         truncate("log", bytes_max=1, store=store)
-        assert decode_state(store.read("state")).session == 1
+        assert read_head(store).session == 1
     moved = LogConfig("log", moved=True)
     copy = MemoryStore()
     for name in store.names():
