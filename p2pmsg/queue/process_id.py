@@ -8,6 +8,7 @@ import os
 import socket
 
 from p2pmsg.queue.frames import Process
+from recovery import platform
 from transports.platform import process_namespace, read_proc
 
 _ENDED = frozenset("ZXx")
@@ -24,17 +25,8 @@ def host() -> str:
 
     Containers share their machine's boot id, and not its process ids: hence the name space, too.
     """
-    boot = boot_id()
     try:
-        return f"{boot}/{process_namespace()}" if boot else ""
-    except OSError:
-        return ""
-
-
-def boot_id() -> str:
-    """Return what is another one after each start of the operating system; empty where unknown."""
-    try:
-        return read_proc("sys/kernel/random/boot_id").strip()
+        return f"{platform.boot_id()}/{process_namespace()}"
     except OSError:
         return ""
 

@@ -17,7 +17,7 @@ AHEAD_BYTES: Final = 16 * 2**20
 DEDUP_WINDOW_S: Final = 600.0
 """10 min outlast a sender's retries and its restart. JetStream has 2 min, Service Bus 10."""
 DEDUP_IDS_MAX: Final = 1_000_000
-"""How many `message_id`s are remembered; beyond it the oldest is forgotten, and counted."""
+"""How many `message_id`s are remembered; beyond it the oldest is forgotten."""
 DEAD_LETTERS_BYTES_MAX: Final = 64 * 2**20
 """Bytes of dead letters that are kept."""
 CUT_RETRY_NS: Final = 1_000_000_000

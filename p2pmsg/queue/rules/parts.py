@@ -205,18 +205,12 @@ class DeadJobs:
 
 
 class DedupWindow:
-    """Remembers message ids for a time, and not more of them than a number.
-
-    Attributes:
-        forgotten: ids that were forgotten before their time, beyond the number.
-
-    """
+    """Remembers message ids for a time, and not more of them than a number."""
 
     def __init__(self, window: float, ids_max: int) -> None:
         self._window_ns = to_ns(window)
         self._ids_max = ids_max
         self._ids: OrderedDict[str, tuple[int, int]] = OrderedDict()
-        self.forgotten = 0
 
     def find(self, message_id: str, *, now_ns: int) -> int | None:
         """Return the sequence under which the id was seen, or None."""
@@ -233,7 +227,6 @@ class DedupWindow:
         """Remember an id that was not known."""
         if len(self._ids) >= self._ids_max:
             self._ids.popitem(last=False)
-            self.forgotten += 1
         self._ids[message_id] = (sequence, now_ns)
 
     def expire(self, *, now_ns: int) -> None:
@@ -244,10 +237,6 @@ class DedupWindow:
             if now_ns - ids[message_id][1] < self._window_ns:
                 return
             del ids[message_id]
-
-    def items(self) -> list[tuple[str, int, int]]:
-        """Return the ids with sequence and time, oldest first."""
-        return [(name, sequence, at_ns) for name, (sequence, at_ns) in self._ids.items()]
 
 
 def remove_from(heap: list[Any], job: QueuedJob) -> bool:
