@@ -36,8 +36,6 @@ _EVERY_NS: Final = 5000 * _MS
 """How often all recovery connections are looked at."""
 _REFUSAL_NS: Final = 60_000 * _MS
 """How often a warning says that another publisher of a group was refused."""
-_FOLLOWED_BYTES: Final = 4096
-"""From this size on a frame likely has another one after it, so that it pays to look."""
 
 
 class Receiving:
@@ -95,7 +93,6 @@ class Receiving:
         )  # fmt: skip
         self._missing_topics = MissingTopics(core.topics)
         self._keys_due_ns = self._refusal_due_ns = self._ends_due_ns = self._every_due_ns = 0
-        self._followed: Stream | None = None
         self._plain: transports.DataReceiver | DatagramLine | None = None
         self._due_ns = 0
         self._has_frame = self._has_waited = False
@@ -173,7 +170,7 @@ class Receiving:
 
     def round(self, now_ns: int) -> int:
         """Read and send once; return how much came: frames, trains of datagrams, replies."""
-        self._followed, self._has_frame = None, False
+        self._has_frame = False
         self.check(now_ns)
         taken = self._round(now_ns)
         self._find_plain()
@@ -229,42 +226,31 @@ class Receiving:
     def next_frame(self) -> tuple[Stream, bytes] | None:
         """Return the frame that is there, and its stream, where nothing else is to be done.
 
-        While large frames come one after the other, less is looked at: who takes them has cold
-        caches, for each goes through all that it decodes. One that is not there yet is looked for a
-        moment, where this process takes turns with another; see `BusyWait`.
+        One that is not there yet is looked for a moment, where this process takes turns with
+        another; see `BusyWait`.
         """
-        core, stream, has_frame = self._core, self._followed, self._has_frame
+        core, has_frame = self._core, self._has_frame
         self.is_empty = self._has_frame = False
-        data: bytes | None = None
-        if stream is not None:
-            self._followed = None
-            if self._now_ns() < self._due_ns:
-                data = self._connections[0].receive()
+        line, stream = self._plain, core.last_stream
+        if line is None or stream is None or core.ready.entries or self.is_closed:
+            return None
+        if self._now_ns() >= self._due_ns:
+            return None
+        if core.cursor is not None and core.cursor.newcomers:
+            return None
+        data = self._connections[0].receive() if has_frame else line.receive_awake()
         if data is None:
-            line, stream = self._plain, core.last_stream
-            if line is None or stream is None or core.ready.entries or self.is_closed:
-                return None
-            if self._now_ns() >= self._due_ns:
-                return None
-            if core.cursor is not None and core.cursor.newcomers:
-                return None
-            data = self._connections[0].receive() if has_frame else line.receive_awake()
-            if data is None:
-                self.is_empty = self._has_waited = True
-                return None
-            if self._has_waited:
-                line.on_waited()
-                self._has_waited = False
-        assert stream is not None
+            self.is_empty = self._has_waited = True
+            return None
+        if self._has_waited:
+            line.on_waited()
+            self._has_waited = False
         if not data.startswith(stream.prefix):
             stream = core.stream_of(data) or stream
-        elif len(data) >= _FOLLOWED_BYTES and 0 in self._connections:
-            self._followed = stream
         return stream, data
 
     def give(self, data: bytes, now_ns: int) -> None:
         """Give the core a frame of `next_frame` that was not taken."""
-        self._followed = None
         self._core.receive_frame(0, data, now_ns=now_ns)
         self.do_commands()
         self._find_plain()
@@ -401,7 +387,7 @@ class Receiving:
 
     def resync(self) -> None:
         """Put the core right after an exception."""
-        self._followed = self._plain = None
+        self._plain = None
         self._has_frame = False
         resync(self._core, now_ns=self._now_ns())
 
