@@ -41,8 +41,6 @@ Race = tuple[Goal, Contender, Contender, Callable[[], str | None]]
 RACES: tuple[Race, ...] = (
     (_rate("async for, against the threaded for", 0.7, 0.95),
      roles.OURS_AIO, roles.OURS_FOR, _always),
-    (_rate("the same, published by publish_many", 0.6, 0.95),
-     roles.OURS_AIO_BULK, roles.OURS_FOR_BULK, _always),
     (_rate("batches(), against the threaded receive_many", 0.9, 1),
      roles.OURS_AIO_MANY, roles.OURS_MANY, _always),
     (_rate("async for, against zmq.asyncio's drained loop", 2, 4),

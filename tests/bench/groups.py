@@ -11,10 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import p2pmsg
-from p2pmsg.config import MulticastPublisherConfig, PublisherConfig
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from tests.bench.harness import Contender, Receiver, Sender
 from tests.bench.loads import TrialError
@@ -106,16 +105,13 @@ class GroupSender(Sender):
         wire: Wire,
         port: int,
         security: Callable[[], p2pmsg.Security] | None = None,
-        source: Literal["group", "signed"] = "group",
     ) -> None:
         enter(wire.sender_pid)
         self.endpoint = str(port)
         place = f"udp://239.255.3.1:{port}?interface={wire.sender_address}"
-        multicast = MulticastPublisherConfig(source=source)
         self.publisher = p2pmsg.Publisher(
-            place, name="bench", replay_bytes=REPLAY_BYTES, security=security and security(),
-            config=PublisherConfig(multicast=multicast),
-        )  # fmt: skip
+            place, name="bench", replay_bytes=REPLAY_BYTES, security=security and security()
+        )
 
     def wait_ready(self, subscriber_count: int) -> None:
         self.publisher.wait_for_subscribers(subscriber_count, timeout=READY_SECONDS)

@@ -365,6 +365,22 @@ def measure_throughput(contender: Contender, load: str, subscriber_count: int, p
     return rate
 
 
+def measure_rate(
+    plan: Plan, name: str, first_rate: float, run: Callable[[int], tuple[float, float]]
+) -> float:
+    """Return the rate of `run(count)`, which returns it and the seconds that it took.
+
+    The count is that which fills the plan's time, by the last rate of this name.
+    """
+    rate = plan.rates.get((name, "", 0), first_rate)
+    for _ in range(1 + TOP_UP_ROUNDS_MAX):
+        rate, seconds = run(int(rate * plan.seconds))
+        if seconds >= 0.6 * plan.seconds:
+            break
+    plan.rates[name, "", 0] = rate
+    return rate
+
+
 def _run_round(publisher: Child, subscribers: list[Child], count: int) -> tuple[float, float]:
     """Send and receive `count` messages; return the rate and the time taken."""
     for subscriber in subscribers:

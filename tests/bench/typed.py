@@ -1,8 +1,6 @@
-"""Values decoded straight into a Struct or a dataclass, against the same values left as dicts."""
+"""Values decoded straight into a Struct, against the same values left as dicts."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -11,7 +9,7 @@ import msgspec
 import p2pmsg
 from tests.bench.harness import Contender, Plan
 from tests.bench.loads import TrialError
-from tests.bench.ours import OURS, TOPIC, OursManySender, OursReceiver, OursSender
+from tests.bench.ours import OURS, TOPIC, OursReceiver, OursSender
 from tests.bench.report import Row, rate_goal
 
 AREA = "typed"
@@ -27,23 +25,13 @@ class TradeStruct(msgspec.Struct, gc=False):
     id: int
 
 
-@dataclass(slots=True)
-class TradeDataclass:
-    """The same."""
-
-    symbol: str
-    price: float
-    size: float
-    sell: bool
-    id: int
-
-
 class TypedReceiver(OursReceiver):
     """Messages iterated one by one, with `type=`."""
 
-    def __init__(self, kind: Any, endpoint: str) -> None:
-        self._kind = kind
-        self._subscriber = p2pmsg.Subscriber(endpoint, topics=[TOPIC], start="latest", type=kind)
+    def __init__(self, endpoint: str) -> None:
+        self._subscriber = p2pmsg.Subscriber(
+            endpoint, topics=[TOPIC], start="latest", type=TradeStruct
+        )
         self._messages = iter(self._subscriber)
 
     def check_each(self, field: str, marks: list[Any]) -> None:
@@ -56,28 +44,15 @@ class TypedReceiver(OursReceiver):
 
     def receive(self, count: int) -> list[Any]:
         found = [message.value for message in islice(self._messages, count)]
-        if not all(type(value) is self._kind for value in found):
-            raise TrialError(f"some values are no {self._kind.__name__}")
+        if not all(type(value) is TradeStruct for value in found):
+            raise TrialError("some values are no Structs")
         return [msgspec.to_builtins(value) for value in found]  # compared with dicts, now and then
 
 
-UNTYPED_MANY = Contender("p2pmsg, publish_many", OursManySender, OursReceiver)
-_goal = partial(rate_goal, AREA)
-RACES = (
-    (_goal("typed dicts into Structs, against untyped", 0.9, 1.2), OursSender, TradeStruct, OURS),
-    (_goal("the same, sent by publish_many", 0.9, 1.2),
-     OursManySender, TradeStruct, UNTYPED_MANY),
-    (_goal("the same, into dataclasses with slots", 0.7, 0.9),
-     OursManySender, TradeDataclass, UNTYPED_MANY),
-)  # fmt: skip
+STRUCTS = rate_goal(AREA, "typed dicts into Structs, against untyped", 0.9, 1.2)
+TYPED = Contender("typed Structs", OursSender, TypedReceiver)
 
 
 def run(plan: Plan) -> Iterator[Row]:
-    """Yield the rows of the area as they are measured."""
-    for goal, sender, kind, untyped in RACES:
-        typed = Contender(f"typed {kind.__name__}", sender, partial(TypedReceiver, kind))
-        yield goal.guarded(
-            lambda goal=goal, typed=typed, untyped=untyped: goal.raced(
-                typed, untyped, plan, load="dict"
-            )
-        )
+    """Yield the row."""
+    yield STRUCTS.guarded(lambda: STRUCTS.raced(TYPED, OURS, plan, load="dict"))
