@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from p2pmsg import Puller, Pusher
-from p2pmsg.errors import AccessDeniedError, AuthenticationError, ConfigError
+from p2pmsg.errors import AccessDeniedError
 from p2pmsg.queue import PusherConfig
 from p2pmsg.queue.admin import LiveBox
 from tests.integration.commands import eventually
@@ -110,40 +110,6 @@ def test_who_loses_the_right_loses_its_jobs_and_its_answers_do_not_count(
                 assert pusher.stats().dead == 0
                 assert pusher.stats().held_back >= 1
                 assert pusher.stats().balanced
-
-
-@MODES
-def test_revoke(peers, mode):
-    server = peers.security("server", "ann", "bob")
-    with Pusher(LOOPBACK, name="jobs", security=server, acknowledge=mode) as pusher:
-        place = peers.pinned(pusher.endpoint, "server")
-        with (
-            Puller(place, security=peers.security("ann"), acknowledge=mode) as ann,
-            Puller(place, security=peers.security("bob"), acknowledge=mode) as bob,
-        ):
-            pusher.push("x")
-            got = {}
-
-            def took():
-                for name, puller in (("ann", ann), ("bob", bob)):
-                    with contextlib.suppress(TimeoutError):
-                        got[name] = puller.receive(0.01)
-                return got
-
-            eventually(took)
-            who, other = ("ann", bob) if "ann" in got else ("bob", ann)
-            assert pusher.revoke(who) == [peers.text(who)]
-            assert take_job(other, mode) == "x"
-            pusher.join(TIMEOUT)
-            loser = {"ann": ann, "bob": bob}[who]
-            with pytest.raises((AuthenticationError, AccessDeniedError)):
-                loser.receive(TIMEOUT)
-            eventually(lambda: pusher.stats().connections_revoked)
-            eventually(lambda: pusher.stats().connections_refused)
-            with pytest.raises(ConfigError, match="who"):
-                pusher.revoke("nobody")
-    with Pusher(LOOPBACK, acknowledge=mode) as pusher, pytest.raises(ConfigError, match="security"):
-        pusher.revoke("ann")
 
 
 @MODES

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from p2pmsg import ConfigError, Requester, Responder
-from p2pmsg.errors import AccessDeniedError, AuthenticationError
+from p2pmsg import Requester, Responder
+from p2pmsg.errors import AccessDeniedError
 from tests.integration import inside
 from tests.integration.commands import eventually
 from tests.integration.test_access_queue import change, denied
@@ -126,21 +126,3 @@ def test_a_responder_whose_key_may_not_respond_is_not_asked(peers, server, tmp_p
             change(own, rules, "[[rule]]\nwho = ['server']\nrespond = ['price']\n")
             assert ask(ann) is None
             assert asked == [1]
-
-
-def test_revoke(peers, server):
-    with Responder(LOOPBACK, {"price": lambda _: 7}, security=server) as responder:
-        place = peers.pinned(responder.endpoint, "server")
-        with Requester(place, security=peers.security("ann")) as ann:
-            assert ask(ann) == 7
-            assert responder.revoke("ann") == [peers.text("ann")]
-            eventually(lambda: responder.connections_revoked == 1)
-            with pytest.raises((AuthenticationError, AccessDeniedError)):
-                ask(ann)
-            with pytest.raises(ConfigError, match="who"):
-                responder.revoke("nobody")
-    with (
-        Responder(LOOPBACK, {}) as responder,
-        pytest.raises(ConfigError, match="security"),
-    ):
-        responder.revoke("ann")

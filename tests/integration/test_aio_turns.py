@@ -1,119 +1,26 @@
-"""Asyncio's peers where no loop of asyncio runs: driven by `poll`, and by trio."""
+"""Asyncio's peers where no loop of asyncio runs: driven by trio."""
 
-import contextlib
 import importlib
 import importlib.util
-import select
 import time
 
 import pytest
 
-import p2pmsg
 from p2pmsg import aio
 from p2pmsg.errors import ClosedError
+from p2pmsg.queue import QueueLogConfig
 from tests.integration.peers import LOOPBACK, TOPIC
 
-DEADLINE_S = 60.0
+
+def check_closed(peer):
+    assert peer.wait_fds() == []
+    with pytest.raises(ClosedError):
+        peer.turn()
+    with pytest.raises(ClosedError):
+        peer.begin(peer.close())
 
 
-class ByPoll:
-    """Drives peers by `poll`, each by itself."""
-
-    def __init__(self):
-        self.peers = []
-
-    def turn(self, is_over):
-        wait_s = 0.05
-        poll = select.poll()
-        for peer in self.peers:
-            with contextlib.suppress(ClosedError):
-                wait_s = min(wait_s, peer.turn())
-            for fd in peer.wait_fds():
-                poll.register(fd, select.POLLIN)
-            if peer.wait_fds():
-                wait_s = min(wait_s, max(0.0, peer.next_deadline - time.monotonic()))
-        if wait_s > 0 and not is_over():
-            poll.poll(1000 * wait_s)
-
-    def run(self, peer, call):
-        """Return what a call of this peer returns, and drive all meanwhile."""
-        task = peer.begin(call)
-        self.until(task.done)
-        return task.result()
-
-    def until(self, condition):
-        until = time.monotonic() + DEADLINE_S
-        while not condition():
-            assert time.monotonic() < until, "the condition did not come true"
-            self.turn(condition)
-
-
-@pytest.fixture
-def driver():
-    made = ByPoll()
-    yield made
-    for peer in made.peers:
-        peer.close_now()
-
-
-def add(driver, peer):
-    driver.peers.append(peer)
-    return peer
-
-
-def test_a_publisher_and_a_relay(driver):
-    publisher = add(driver, aio.Publisher(LOOPBACK))
-    relay = add(driver, aio.Relay(publisher.endpoint, LOOPBACK))
-    driver.run(publisher, publisher.wait_for_subscribers(1, 60))
-    with p2pmsg.Subscriber(relay.endpoint, topics=[TOPIC], start="earliest") as subscriber:
-        for value in range(500):
-            publisher.publish(TOPIC, value)
-        driver.run(publisher, publisher.drain())
-        driver.run(relay, relay.wait_for_streams(1, 60))
-        got = []
-
-        def is_all():
-            with contextlib.suppress(TimeoutError):
-                got.extend(subscriber.receive_many(timeout=0).values)
-            return len(got) == 500
-
-        driver.until(is_all)
-        assert got == [*range(500)]
-        driver.run(publisher, publisher.close(1))
-    driver.run(relay, relay.close(1))
-    for peer in (publisher, relay):
-        assert peer.wait_fds() == []
-        with pytest.raises(ClosedError):
-            peer.turn()
-        with pytest.raises(ClosedError):
-            peer.begin(peer.close())
-
-
-@pytest.mark.parametrize("has_log", [False, True])
-def test_a_pusher_and_a_puller(driver, tmp_path, has_log):
-    log = p2pmsg.queue.QueueLogConfig(directory=tmp_path, fsync="always") if has_log else None
-    pusher = add(driver, aio.Pusher(LOOPBACK, log=log))
-    driver.run(pusher, pusher.open())
-    puller = add(driver, aio.Puller(pusher.endpoint))
-    for value in range(100):
-        pusher.push(value)
-        driver.run(pusher, pusher.drain(60))
-    got = []
-
-    async def work():
-        async for job in puller:
-            async with job:
-                got.append(job.value)
-
-    working = puller.begin(work())
-    driver.run(pusher, pusher.join(60))
-    assert got == [*range(100)]
-    driver.run(puller, puller.close())
-    driver.until(working.done)
-    driver.run(pusher, pusher.close())
-
-
-def test_in_trio():
+def test_in_trio(memory_path):
     if importlib.util.find_spec("trio") is None:
         pytest.skip("trio is not there")
     trio = importlib.import_module("trio")
@@ -150,7 +57,9 @@ def test_in_trio():
             responder = run(aio.Responder(LOOPBACK, {"square": lambda n: n * n}))
             responder.start()
             requester = run(aio.Requester(responder.endpoint))
-            pusher = run(aio.Pusher(LOOPBACK))
+            log = QueueLogConfig(directory=memory_path, fsync="always")
+            pusher = run(aio.Pusher(LOOPBACK, log=log))
+            await outcome(pusher, pusher.open())
             puller = run(aio.Puller(pusher.endpoint))
             publisher = run(aio.Publisher(LOOPBACK))
             relay = run(aio.Relay(publisher.endpoint, LOOPBACK))
@@ -166,5 +75,6 @@ def test_in_trio():
                 await outcome(relay, relay.wait_for_streams(1, 60))
                 for peer in (requester, responder, puller, pusher, publisher, relay):
                     await outcome(peer, peer.close(0.5))
+                    check_closed(peer)
 
     trio.run(main)

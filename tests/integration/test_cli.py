@@ -6,7 +6,6 @@ import subprocess
 
 import pytest
 
-from tests.bench.between import Server, measure
 from tests.integration.commands import (
     P2PMSG,
     eventually,
@@ -195,12 +194,3 @@ def test_respond_ends_by_a_signal_with_its_command(start, endpoint, tmp_path):
     assert respond.wait(60) == 0
     assert "Traceback" not in respond.errors()
     assert eventually(lambda: not respond.processes())
-
-
-def test_latency_is_measured_between_two_machines(endpoint):
-    with Server(endpoint):
-        result = measure(endpoint, count=100, rate=5000.0, size=128)
-    assert (result["count"], result["clock_error_us"]) == (100, 0)
-    for times in (result["one_way_us"], result["round_trip_us"]):
-        assert list(times) == ["median", "p90", "p99", "p99.9", "max"]
-        assert 0 < times["median"] <= times["p90"] <= times["p99"] <= times["max"]

@@ -229,28 +229,6 @@ def test_raise_names_the_loss_and_the_iterator_goes_on(lossy):
     check_ledger(subscriber, delivered=17, lost=3, outstanding=0)
 
 
-@pytest.mark.parametrize("how", ["receive", "receive_many", "for"])
-def test_raise_with_every_way_of_receiving(lossy, how):
-    publisher, subscriber, proxy = lossy(3, 4, 9, on_gap="raise")
-    publish_past(publisher, proxy)
-    messages, losses = [], 0
-    while len(messages) < 17:
-        try:
-            if how == "for":
-                for message in subscriber:
-                    messages.append(message)
-                    if len(messages) == 17:
-                        break
-            elif how == "receive":
-                messages.append(subscriber.receive(60))
-            else:
-                messages += subscriber.receive_many(timeout=60)
-        except p2pmsg.MessagesLostError:
-            losses += 1
-    check_exact(messages, REST)
-    assert losses == 2
-
-
 def test_a_callable_gets_the_report_in_its_place(lossy):
     order = []
     publisher, subscriber, proxy = lossy(

@@ -158,32 +158,6 @@ def test_a_feed_that_begins_again_under_its_name_is_delivered_again(
     eventually(lambda: subscriber.stats().publishers == ["SIM"])
 
 
-@pytest.mark.long
-def test_after_a_restart_a_cursor_finds_the_second_incarnation_of_a_name(
-    make_child, place, cursor_path
-):
-    def read(count):
-        where = f"{place}&request={server}"
-        with p2pmsg.Subscriber(where, start="earliest", cursor=cursor_path) as subscriber:
-            values = [message.value for message in take(subscriber, count)]
-            subscriber.commit()
-        return values
-
-    first = make_child("mold", f"{place}&request=127.0.0.1:0", "SIM")
-    server = first.line()
-    first.order("publish")
-    assert len(read(500)) == 500
-    first.finish()
-    second = p2pmsg.moldudp64.MoldPublisher(f"{place}&request={server}", session="SIM")
-    try:
-        second.publish_many([b"b%d" % number for number in range(100)])
-        assert read(100) == [b"b%d" % number for number in range(100)]
-        second.publish_many([b"c%d" % number for number in range(100)])
-        assert read(100) == [b"c%d" % number for number in range(100)]
-    finally:
-        second.close(0.0)
-
-
 @pytest.fixture
 def silent_server(opened):
     """Make a request server that never answers: a bound socket."""

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from p2pmsg import App, Publisher, Pusher, Relay, Subscriber, aio, metrics
+from p2pmsg import App, Publisher, Pusher, Relay, Subscriber, metrics
 from p2pmsg.errors import AuthenticationError, ConfigError
 from p2pmsg.log import LogConfig
 from tests.endpoints import lasting_endpoint
@@ -148,38 +148,6 @@ def test_only_a_known_collector_reads_metrics(peers):
             assert subscriber.receive(TIMEOUT)
     with pytest.raises(ConfigError, match="security must be None with a plain StatsD server"):
         metrics.Client("udp://127.0.0.1:8125", security=security)
-
-
-def test_in_an_event_loop(peers):
-    async def run():
-        security, stranger = peers.security("pub", "relay"), peers.security("sub")
-        async with aio.Publisher(LOOPBACK, security=security) as publisher:
-            publisher.publish_many("t", list(range(100)))
-            up = peers.pinned(publisher.endpoint, "pub")
-            async with (
-                aio.Relay(up, LOOPBACK, security=peers.security("relay", "sub")) as relay,
-                aio.Subscriber(up, start="earliest", security=stranger) as subscriber,
-            ):
-                with pytest.raises(AuthenticationError, match="does not admit our key"):
-                    await subscriber.receive(TIMEOUT)
-                with pytest.raises(AuthenticationError):
-                    async for _ in subscriber:
-                        pass
-                security.known.add("sub", peers.text("sub"))
-                got = []
-                while len(got) < 100:
-                    try:
-                        got.append((await subscriber.receive(TIMEOUT)).value)
-                    except AuthenticationError:
-                        pass
-                assert got == list(range(100))
-                await relay.wait_for_streams(1, TIMEOUT)
-                place = peers.pinned(relay.endpoint, "relay")
-                async with aio.Subscriber(place, start="earliest", security=stranger) as other:
-                    got = [(await other.receive(TIMEOUT)).value for _ in range(100)]
-                    assert got == list(range(100))
-
-    asyncio.run(run())
 
 
 def test_no_secret_is_shown_anywhere(peers, caplog):

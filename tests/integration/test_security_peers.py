@@ -26,7 +26,7 @@ class Kind(NamedTuple):
     binds: Callable[..., Any]
     connects: Callable[..., Any]
     give: Callable[[Any], Any]
-    take: Callable[[Any], Any]
+    take: Callable[[Any, float], Any]
 
 
 def publish(publisher):
@@ -39,7 +39,7 @@ def queue(mode):
         partial(Pusher, LOOPBACK, acknowledge=mode),
         partial(Puller, acknowledge=mode),
         lambda pusher: pusher.push(VALUE),
-        lambda puller: take_job(puller, mode),
+        lambda puller, timeout: take_job(puller, mode, timeout),
     )
 
 
@@ -48,7 +48,7 @@ KINDS = {
         partial(Publisher, LOOPBACK),
         partial(Subscriber, start="earliest"),
         publish,
-        lambda subscriber: subscriber.receive(TIMEOUT).value,
+        lambda subscriber, timeout: subscriber.receive(timeout).value,
     ),
     "puller": queue("each"),
     "puller by the batch": queue("batch"),
@@ -56,13 +56,13 @@ KINDS = {
         partial(Responder, LOOPBACK, {"t": lambda value: value}),
         Requester,
         lambda responder: None,
-        lambda requester: requester.request("t", VALUE, timeout=TIMEOUT),
+        lambda requester, timeout: requester.request("t", VALUE, timeout=timeout),
     ),
     "reader": Kind(
         partial(Publisher, LOOPBACK),
         partial(RangeReader, timeout=TIMEOUT),
         publish,
-        lambda reader: next(reader.fetch("t", 0, 1)).values[0],
+        lambda reader, timeout: next(reader.fetch("t", 0, 1)).values[0],
     ),
 }
 
@@ -85,16 +85,16 @@ def test_who_is_known_gets_it_and_a_stranger_is_refused_and_heals(kind, peers, c
         place = peers.pinned(bound.endpoint, "server")
         kind.give(bound)
         with kind.connects(place, security=peers.security("known")) as peer:
-            assert kind.take(peer) == VALUE
+            assert kind.take(peer, TIMEOUT) == VALUE
         assert connections_refused(bound) == 0
         kind.give(bound)
         with kind.connects(place, security=stranger) as peer:
-            error = refused(lambda: kind.take(peer))
+            error = refused(lambda: kind.take(peer, TIMEOUT))
             assert error.endpoint == bound.endpoint
             assert f"does not admit our key {stranger.fingerprint}" in error.reason
             eventually(lambda: connections_refused(bound))
             security.known.add("stranger", peers.text("stranger"))
-            assert healed(lambda: kind.take(peer)) == VALUE
+            assert healed(lambda: kind.take(peer, TIMEOUT)) == VALUE
     assert f"key {peers.text('stranger')} from 127.0.0.1: not among the known peers" in caplog.text
 
 
@@ -105,7 +105,7 @@ def test_another_key_or_none_at_the_place_is_named(kind, peers):
         for bound, found in ((other, "does not hold the pinned key"), (plain, "has no security")):
             place = peers.pinned(bound.endpoint, "server")
             with kind.connects(place, security=own) as peer:
-                assert found in refused(lambda one=peer: kind.take(one)).reason
+                assert found in refused(lambda one=peer: kind.take(one, TIMEOUT)).reason
         with pytest.raises(AuthenticationError, match="no key is pinned"):
             kind.connects(other.endpoint, security=own)
 
@@ -115,7 +115,8 @@ def test_who_has_no_keys_learns_that_they_are_needed(kind, peers, monkeypatch):
     monkeypatch.setattr(unanswered, "FIRST_NS", 10**8)
     with kind.binds(security=peers.security("server")) as bound:
         with kind.connects(bound.endpoint) as peer:
-            assert "needs keys" in refused(lambda: kind.take(peer)).reason
+            # A requester says it when its time is over.
+            assert "needs keys" in refused(lambda: kind.take(peer, 1.0)).reason
 
 
 PLACE = f"tcp://127.0.0.1:1?key={'A' * 43}"

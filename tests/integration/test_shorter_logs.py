@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import time
 from pathlib import Path
 
 import pytest
@@ -87,30 +86,6 @@ def test_a_relay_gets_again_what_its_log_has_lost(feed, make_subscriber):
     for subscriber in (feed.early, late):
         stats = subscriber.stats()
         assert (stats.lost, stats.balanced) == (0, True)
-
-
-@pytest.mark.long
-def test_what_only_the_relays_log_had_is_reported_lost(feed, make_publisher, make_subscriber):
-    place = feed.publisher.endpoint
-    feed.publisher.close(timeout=5.0)
-    feed.lose_the_end()
-    make_publisher(place, name="another")  # so that nobody waits for the former one
-    feed.start_relay("1000")
-    reports = []
-    late = make_subscriber(feed.place, start=0, on_gap=reports.append)
-    messages = take(late, 1)
-    stats = late.stats()
-    assert stats.outstanding + stats.delivered == COUNT  # it knows at once how much there was
-    deadline = time.monotonic() + 60
-    while not reports and time.monotonic() < deadline:
-        with contextlib.suppress(TimeoutError):
-            messages.append(late.receive(0.2))
-    (report,) = reports
-    kept = len(messages)
-    assert [message.sequence for message in messages] == list(range(kept))
-    assert (report.start, report.stop, report.reason.value) == (kept, COUNT, "crash")
-    stats = late.stats()
-    assert (stats.delivered, stats.lost, stats.balanced) == (kept, COUNT - kept, True)
 
 
 @pytest.fixture
@@ -229,31 +204,6 @@ def test_a_live_subscriber_learns_it_and_gets_the_new_messages(tmp_path, policy,
             stats = sub.stats()
             assert (stats.streams_rewound, stats.delivered, stats.lost) == (1, 200 + count, 0)
             assert stats.balanced
-
-
-def test_a_subscriber_with_a_cursor_that_was_away_gets_the_new_messages(tmp_path, caplog):
-    def subscriber():
-        return p2pmsg.Subscriber(
-            ENDPOINT.format(tmp_path), start="earliest", cursor=tmp_path / "cursor"
-        )
-
-    def send(one, values):
-        with subscriber() as sub:
-            one.publish_many("t", list(values))
-            assert take_values(sub, len(values)) == list(values)
-            sub.commit()
-
-    restored(tmp_path, send)
-    with publisher(tmp_path) as one:
-        one.publish_many("t", list(range(50)))
-        with subscriber() as sub:
-            assert take_values(sub, 50) == list(range(50))
-            sub.commit()
-        assert "from a copy" in caplog.text
-        one.publish("t", "later")
-        with subscriber() as sub:
-            assert take_values(sub, 1) == ["later"]
-            assert sub.stats().streams_rewound == 0  # the cursor was set back
 
 
 def test_a_relay_keeps_what_it_has_and_says_so(tmp_path, caplog):

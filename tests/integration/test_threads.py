@@ -1,7 +1,6 @@
 """Several threads, signals and busy waiting at one peer."""
 
 import contextlib
-import threading
 from collections import Counter
 from itertools import chain
 
@@ -89,31 +88,6 @@ def test_threads_share_the_messages_of_one_subscriber(connect, ways):
     assert set(counts) == set(range(30_000))
     assert set(counts.values()) == {1}
     check_ledger(subscriber, delivered=30_000, outstanding=0, lost=0)
-
-
-@pytest.mark.parametrize("how", ["receive", "receive_many", "iterate"])
-def test_close_ends_a_wait_in_another_thread(connect, how):
-    _, subscriber = connect()
-    ended = []
-
-    def wait():
-        try:
-            if how == "iterate":
-                ended.append(list(subscriber))
-            else:
-                getattr(subscriber, how)()
-        except p2pmsg.ClosedError as error:
-            ended.append(error)
-
-    waiting = [threading.Thread(target=wait) for _ in range(3)]
-    for thread in waiting:
-        thread.start()
-    subscriber.close()
-    for thread in waiting:
-        thread.join(60)
-    assert len(ended) == 3
-    if how == "iterate":
-        assert ended == [[], [], []]
 
 
 def test_close_while_another_thread_waits_for_space(connect):

@@ -203,21 +203,6 @@ def test_two_lines_of_a_feed_fill_in_for_one_another(make_feed, make_subscriber,
     assert any(line.second for line in lines), lines  # one may be ahead all the time
 
 
-def test_a_feed_goes_on_as_a_stream_of_its_own(make_feed, make_subscriber, make_publisher, place):
-    """What a relay does: an exchange's feed, republished over TCP."""
-    feed = make_feed()
-    source = make_subscriber(reader_of(place + "&topic=itch", feed))
-    eventually(lambda: source.stats().publishers)
-    relay = make_publisher()
-    reader = make_subscriber(relay.endpoint, topics=["itch"], joins=relay)
-    values = [b"%d" % number for number in range(500)]
-    feed.publish_many(values)
-    while source.stats().delivered < 500:
-        batch = source.receive_many(timeout=60)
-        relay.publish_many(batch.topic, batch.values)
-    assert [message.value for message in take(reader, 500)] == values
-
-
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 def test_wireshark_reads_what_we_send(tmp_path):

@@ -120,22 +120,3 @@ def test_old_values_in_the_place_of_new_ones_are_found(monkeypatch):
     with pytest.raises(AssertionError):
         for seed in range(SEEDS_MAX):
             simulate(CONFLATED, seed)
-
-
-@pytest.mark.internal
-@pytest.mark.parametrize("way", WAYS)
-def test_each_way_is_taken_and_found_right(way, monkeypatch):
-    name, applies, profile, _ = WAYS[way]
-    real, count = getattr(ReadyQueue, name), 0
-
-    def method(self, *args, **options):
-        nonlocal count
-        before = len(self.entries)
-        result = real(self, *args, **options)
-        count += bool(applies(self, before, result))
-        return result
-
-    monkeypatch.setattr(ReadyQueue, name, method)
-    for seed in range(SEEDS_MAX):
-        simulate(profile, seed)
-    assert count > SEEDS_MAX
