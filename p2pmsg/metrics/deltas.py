@@ -112,13 +112,18 @@ class Deltas:
             value: a number, of a set a text.
 
         """
-        part, fits = kind.removesuffix("+"), True
-        entries = self.parts.get(part, {})
-        entry = before = entries.get(key)
+        if kind == "c" and "c" in self.parts and key in (counters := self.parts["c"]):
+            total = counters[key] + value
+            fits = -INTEGER_MAX <= total <= INTEGER_MAX or _can_be_sent(total)
+            if fits:
+                counters[key] = total
+            return fits
+        part, fits, entry = "g" if kind == "g+" else kind, True, value
+        entries = self.parts.get(part)
+        before = None if entries is None else entries.get(key)
         size = 0 if before is not None else _text_bytes(key) + _SIZES.get(part, _LENGTH_BYTES)
         if part == "c":
-            entry = value if before is None else before + value
-            fits = _can_be_sent(entry)
+            fits = _can_be_sent(value)
         elif part == "g":
             base, added = before or (None, 0)
             entry = base, added = (base, added + value) if kind == "g+" else (value, 0)
@@ -129,16 +134,19 @@ class Deltas:
             size += _text_bytes(value)
         else:
             size += _NUMBER_BYTES
-        if not fits or (self and self._byte_count + size > self._bytes_max):
+        if not fits or (self._byte_count + size > self._bytes_max and self.parts):
             return False
         self._byte_count += size
-        entries = self.parts.setdefault(part, entries)
-        if part in _PLAIN:
+        if entries is None:
+            entries = self.parts[part] = {}
+        if part == "c" or part == "g":
             entries[key] = entry
         elif part == "s":
             entries.setdefault(key, set()).add(value)
+        elif before is None:
+            entries[key] = [value]
         else:
-            entries.setdefault(key, []).append(value)
+            before.append(value)
         return True
 
     def message(self) -> dict[str, Any]:
