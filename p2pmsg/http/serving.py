@@ -86,7 +86,8 @@ def make_server(
             raise ConfigError("cert", limit, cert) from error
     from p2pmsg.http.protocol import ImpatientProtocol
 
-    logger = _Refusals(_counter_of(app))
+    rejected = getattr(app, "rejected", None)
+    logger = _Refusals(rejected if isinstance(rejected, Counter) else Counter())
     config = uvicorn.Config(
         app,
         http=partial(ImpatientProtocol, timeout=timeout, logger=logger),
@@ -103,11 +104,6 @@ def make_server(
         ssl_keyfile=key,
     )
     return uvicorn.Server(config)
-
-
-def _counter_of(app: Any) -> Counter[str]:
-    found = getattr(app, "rejected", None)
-    return found if isinstance(found, Counter) else Counter()
 
 
 class _Refusals(logging.Logger):

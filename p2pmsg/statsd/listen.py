@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from p2pmsg.errors import BindError, ConfigError
-from p2pmsg.toolkit import raise_receive_buffer
+from p2pmsg.toolkit import check, raise_receive_buffer
 
 SCHEMES = ("udp", "tcp", "unixgram", "unix", "unixstream")
 _UNIX = ("unixgram", "unix", "unixstream")
@@ -50,13 +50,13 @@ def parse_listen(text: str, field: str = "listen") -> ListenEndpoint:
     except (ValueError, AttributeError, TypeError):
         raise ConfigError(field, _LIMIT, text) from None
     if parts.scheme in _UNIX:
-        if parts.netloc or not parts.path.startswith("/") or parts.path == "/":
-            raise ConfigError(field, _LIMIT, text)
+        named = parts.path.startswith("/") and parts.path != "/"
+        check(field, text, named and not parts.netloc, _LIMIT)
         return ListenEndpoint(parts.scheme, path=parts.path)
     bare = not (parts.path or parts.query or parts.fragment or parts.username)
-    if parts.scheme not in SCHEMES or not parts.hostname or port is None or not bare:
-        raise ConfigError(field, _LIMIT, text)
-    return ListenEndpoint(parts.scheme, parts.hostname, port)
+    host = parts.hostname or ""
+    check(field, text, parts.scheme in SCHEMES and bool(host) and port is not None and bare, _LIMIT)
+    return ListenEndpoint(parts.scheme, host, port or 0)
 
 
 def open_socket(

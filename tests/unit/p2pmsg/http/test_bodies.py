@@ -50,24 +50,6 @@ def test_other_json_is_read_as_it_was(value):
 
 
 @pytest.mark.parametrize(
-    ("kind", "body", "text"),
-    [
-        ("text/plain", "é€".encode(), "é€"),
-        ("text/plain; charset=", "é".encode(), "é"),
-        ("text/plain; charset=ISO-8859-1", b"\xe9", "é"),
-        ("TEXT/PLAIN; format=flowed; Charset = \"windows-1252\"", b"\x80", "€"),
-        ("text/csv;charset=utf-16", "ab".encode("utf-16"), "ab"),
-        ("text/csv;charset=utf-16le;header=present", b"a\0b\0", "ab"),
-        ("text/html; charset=Shift_JIS", "かな".encode("shift_jis"), "かな"),
-        ("text/plain; charset=koi8-u", "ї".encode("koi8-u"), "ї"),
-        ("application/octet-stream; charset=latin-1", b"\xe9", b"\xe9"),
-    ],
-)  # fmt: skip
-def test_text_is_read_by_its_charset(kind, body, text):
-    assert of(kind, body) == of(kind, body, "replace") == text
-
-
-@pytest.mark.parametrize(
     "charset", ["nonsense", "zlib", "hex", "rot13", "punycode", "unicode_escape", "../x", "é" * 300]
 )
 @pytest.mark.parametrize("errors", ["strict", "replace"])

@@ -17,35 +17,13 @@ from p2pmsg.statsd import parse_line
 from p2pmsg.statsd import totals as totals_module
 from p2pmsg.statsd.grammar import STRICT
 from p2pmsg.statsd.metric import Metric
-from p2pmsg.statsd.totals import ExactTotals, LostDeltas, UnfinishedClient
+from p2pmsg.statsd.totals import ExactTotals, LostDeltas
 
 A, B = 7, 2**64 - 1
 
 
 def delta(**counters):
     return {"v": 1, "c": counters}
-
-
-def test_a_client_that_is_not_known_to_be_through_is_named():
-    totals = ExactTotals()
-    totals.expect(["tcp://a:1", "tcp://b:1"])
-    totals.on_reachable("tcp://a:1")
-    totals.on_client(A, "a", "here")
-    assert totals.unfinished == [UnfinishedClient("tcp://b:1", None, "unreached")]
-    assert not totals.is_exact
-
-    totals.on_reachable("tcp://b:1")
-    assert totals.is_exact
-    for standing in ("not_joined", "vanished"):
-        assert totals.on_client(A, "a", standing)
-        assert not totals.on_client(A, "a", standing)
-        assert totals.unfinished == [UnfinishedClient("a", A, standing)]
-        assert not totals.is_exact
-    assert totals.on_finished(A)
-    assert not totals.on_finished(A)
-    assert totals.is_exact
-    totals.failed = "ClosedError"
-    assert not totals.is_exact
 
 
 def test_more_unfinished_clients_than_are_remembered_stay_a_reason(monkeypatch):

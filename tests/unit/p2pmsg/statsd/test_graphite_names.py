@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pmsg.errors import ConfigError
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.grammar import DIALECTS
 from p2pmsg.statsd.metric import Kind, make_key
@@ -82,10 +81,3 @@ def test_the_fields_of_timers_may_be_chosen_as_in_statsd():
         "mean_99_9",
     }
     assert set(found) < set(fields_of(lines, (90, -10, 99.9)))
-
-
-@pytest.mark.parametrize("field", ["medain", "upper_90", "", "upper_90_percent"])
-def test_a_field_that_no_timer_has_is_refused_by_name(field):
-    with pytest.raises(ConfigError, match="timer_metrics") as refused:
-        GraphiteNames(timer_metrics=("count", field))
-    assert repr(field) in str(refused.value)
