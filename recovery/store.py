@@ -162,7 +162,7 @@ def open_store(
     if not os.path.exists(name):
         for end in ("-wal", "-journal", "-shm"):
             Path(f"{name}{end}").unlink(missing_ok=True)  # of one that was deleted
-        replace_file(name, _make(tables, kind), suffix=".new", mode=mode).close()
+        replace_file(name, _make(tables, kind), suffix=".new", mode=mode)
         sync_path(os.path.dirname(name))
     # It must not be opened here: closing it would end the locks that this process has on it.
     place = os.stat(name)

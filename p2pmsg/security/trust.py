@@ -24,7 +24,7 @@ from p2pmsg.checks import checked
 from p2pmsg.errors import AuthenticationError, ConfigError, translated
 from p2pmsg.security.files import WatchedFile
 from p2pmsg.security.keys import KEY_LINE, ready_folder
-from recovery.durable import lock_file, replace_file, sync_path, unlock_file
+from recovery.durable import lock_file, replace_file, sync_path
 from transports.curve import fingerprint, key_text, parse_key
 
 NAME_CHARACTERS_MAX: Final = 64
@@ -184,8 +184,7 @@ class KnownPeers:
         """
         ready_folder(self.path.parent)
         path = self.path.resolve()
-        lock = lock_file(f"{path}.lock", waits=True)
-        try:
+        with lock_file(f"{path}.lock"):
             with self._lock:
                 self._file.read(again=True)
             before = self._file.content or b""
@@ -194,11 +193,9 @@ class KnownPeers:
             data = "\n".join([*lines, ""]).encode()
             parse_peers(data, str(self.path))
             mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-            replace_file(path, data, mode=mode).close()
+            replace_file(path, data, mode=mode)
             with suppress(PermissionError):
                 sync_path(path.parent)
-        finally:
-            unlock_file(lock)
         self._fresh()
 
     def _fresh(self) -> _Peers:

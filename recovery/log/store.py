@@ -317,7 +317,7 @@ class FileStore:
             suffix=_TEMPORARY,
             durable=durable,
             mode=0o644,
-        ).close()
+        )
         if durable:
             self.sync_directory()
 
