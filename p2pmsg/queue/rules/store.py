@@ -284,8 +284,8 @@ class JobStore:
         self.in_flight -= bits.bit_count()
         self.done += bits.bit_count()
         if self.records:
-            first = run.sequence
-            self.changes += (Done(first + low, first + high) for low, high in runs_of(bits))
+            for low, high in runs_of(bits):
+                self._record_done(run.sequence + low, run.sequence + high)
 
     def keep_alone(self, run: JobRun, bits: int, jobs: Sequence[QueuedJob]) -> None:
         """Keep jobs of a run on their own from now on; their bytes are counted so."""
@@ -306,7 +306,7 @@ class JobStore:
             self.in_flight -= 1
             self.done += 1
             self.bytes -= job.size
-            self._record(Done(job.sequence, job.sequence + 1))
+            self._record_done(job.sequence, job.sequence + 1)
         if leaves:
             self._leave_key_order(job, now_ns)
 
@@ -461,6 +461,14 @@ class JobStore:
         characters = sum(len(failure.reason) for failure in job.history)
         while characters > self._limits.history_characters_max and len(job.history) > 1:
             characters -= len(job.history.pop(0).reason)
+
+    def _record_done(self, start: int, stop: int) -> None:
+        """Note that jobs are done, in one change with those right before them."""
+        last = self.changes[-1] if self.changes else None
+        if isinstance(last, Done) and last.stop == start:
+            self.changes[-1] = Done(last.start, stop)
+        else:
+            self._record(Done(start, stop))
 
     def _record(self, change: Change) -> None:
         if self.records:
