@@ -14,7 +14,6 @@ is not on the disk yet is not answered either.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -26,8 +25,6 @@ from p2pmsg.multicast import datagram
 from p2pmsg.multicast.parity import ParityMaker, overhead_bytes, require_codec
 from p2pmsg.publisher.batch import (
     PACKING_ERRORS,
-    check_key,
-    check_timestamp,
     fill_body,
     packing_error,
     start_frame,
@@ -208,25 +205,18 @@ class MulticastSender:
         self,
         stream: PublisherStream,
         sequence: int,
-        values: Sequence[Any],
-        keys: Sequence[str | None] | None,
-        timestamps_ns: Sequence[int] | None,
-        at: int,
+        values: list[Any],
+        keys: list[str | None] | None,
+        times: list[int] | None,
         *,
         wall_ns: int,
         buffer: bytearray,
     ) -> list[Packed]:
-        """Return frames of values from `at` on, each of which fits a datagram if that can be."""
-        stop = at + self.values_max(stream)
-        some_keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
-        times = None
-        if timestamps_ns is not None:
-            times = [*map(check_timestamp, timestamps_ns[at:stop])]
-        prefix = stream.plain_prefix if keys is None and timestamps_ns is None else stream.prefix
+        """Return frames of the first values, each of which fits a datagram if that can be."""
+        prefix = stream.plain_prefix if keys is None and times is None else stream.prefix
         made = pack_datagrams(
-            prefix, sequence, wall_ns, values[at:stop], some_keys, times, stream.guess,
-            self.frame_bytes, buffer,
-        )  # fmt: skip
+            prefix, sequence, wall_ns, values, keys, times, stream.guess, self.frame_bytes, buffer
+        )
         stream.guess = max(made[0][1], made[-1][1])
         return made
 
@@ -327,7 +317,7 @@ def pack_datagrams(
     prefix: bytes,
     sequence: int,
     timestamp_ns: int,
-    values: Sequence[Any],
+    values: list[Any],
     keys: list[str | None] | None,
     times: list[int] | None,
     guess: int,
@@ -340,7 +330,7 @@ def pack_datagrams(
     take; `prefix` is the stream's, with FLAG_PLAIN where there are values only.
     """
     made: list[Packed] = []
-    part: Sequence[Any] = values
+    part = values
     at, end, count = 0, len(values), max(1, guess)
     rest_at = len(prefix)
     body_at = rest_at + REST.size

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
 
 import transports
@@ -212,12 +213,14 @@ class DatagramSender:
         taken = self._next_train(frames)
         count = len(taken)
         if self._keys is None or self.multicast.is_open(frames[0]):
-            overhead, checksum = datagram.TRAILER_BYTES, datagram.checksum
-            pieces = [part for one in taken for part in (one, checksum(one).to_bytes(4, "big"))]
+            overhead, checksum, pieces = datagram.TRAILER_BYTES, datagram.checksum, list[bytes]()
+            for one in taken:
+                pieces += (one, checksum(one).to_bytes(4, "big"))
         else:
             group = self._keys.group
             overhead, pieces = group.overhead_bytes(count), group.seal_train(taken)
-        segment, total = len(taken[0]) + overhead, sum(map(len, taken)) + count * overhead
+        segment = len(taken[0]) + overhead
+        total = segment * (count - 1) + len(taken[-1]) + overhead
         if not self._udp.send_train(pieces, segment):
             return False
         for _ in range(count):  # first, so that whatever comes none is sent again
@@ -236,20 +239,20 @@ class DatagramSender:
 
         What is not sealed leaves alone.
         """
-        keys, is_open, taken = self._keys, self.multicast.is_open, list[bytes]()
-        largest = len(frames[0])
+        keys, largest, taken = self._keys, len(frames[0]), list[bytes]()
         overhead = datagram.TRAILER_BYTES if keys is None else keys.group.overhead_max
         count_max = min(SEGMENTS_MAX, DATAGRAM_BYTES_MAX // (largest + overhead) or 1)
-        for frame in frames:
-            size = len(frame)
-            if size > largest or len(taken) == count_max:
-                break
-            if keys is not None and not frame[0] and is_open(frame):
+        for frame in islice(frames, count_max):
+            if keys is not None and not frame[0] and self.multicast.is_open(frame):
                 return taken or [frame]
-            if 5 * size < 3 * largest:  # too small to fill up: it ends the train
-                taken.append(frame)
-                break
-            taken.append(frame if size == largest else frame.ljust(largest, b"\0"))
+            size = len(frame)
+            if size != largest:
+                if size > largest:
+                    break
+                if 5 * size < 3 * largest:  # too small to fill up: it ends the train
+                    return [*taken, frame]
+                frame = frame.ljust(largest, b"\0")
+            taken.append(frame)
         return taken
 
     def _mark(self) -> None:

@@ -427,7 +427,7 @@ class PublisherCore(ServingCore[ServedSession]):
         """Make a frame of the first values of `part`; `packed` is `part` packed, if it is known."""
         if self.multicast is not None:
             return self._publish_datagrams(
-                self.multicast, stream, part, keys, times, 0, now_ns, wall_ns
+                self.multicast, stream, part, keys, times, now_ns, wall_ns
             )
         sequence = stream.next
         bulk_bytes, bytes_max = self.config.bulk_bytes, self.config.message_bytes_max
@@ -454,18 +454,15 @@ class PublisherCore(ServingCore[ServedSession]):
         self,
         multicast: Multicast,
         stream: PublisherStream,
-        values: Sequence[Any],
-        keys: Sequence[str | None] | None,
-        timestamps_ns: Sequence[int] | None,
-        at: int,
+        values: list[Any],
+        keys: list[str | None] | None,
+        times: list[int] | None,
         now_ns: int,
         wall_ns: int,
     ) -> int:
         sequence = stream.next
         buffer = self._buffers.take()
-        made = multicast.pack(
-            stream, sequence, values, keys, timestamps_ns, at, wall_ns=wall_ns, buffer=buffer
-        )
+        made = multicast.pack(stream, sequence, values, keys, times, wall_ns=wall_ns, buffer=buffer)
         self._buffers.give_back(buffer)
         taken = made[-1][0] + made[-1][1] - sequence
         if len(made) == taken:  # each has one message: they may be large

@@ -1,7 +1,7 @@
 """What a publisher and a relay serve: sessions, and the streams of each."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, Protocol
 
 from p2pmsg import control, wire
@@ -291,12 +291,11 @@ class Multicast(Protocol):
         self,
         stream: PublisherStream,
         sequence: int,
-        values: Sequence[Any],
-        keys: Sequence[str | None] | None,
-        timestamps_ns: Sequence[int] | None,
-        at: int,
+        values: list[Any],
+        keys: list[str | None] | None,
+        times: list[int] | None,
         *,
         wall_ns: int,
         buffer: bytearray,
     ) -> list[Packed]:
-        """Return frames of values from `at` on, each of which fits a datagram if that can be."""
+        """Return frames of the first values, each of which fits a datagram if that can be."""

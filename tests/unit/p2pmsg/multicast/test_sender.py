@@ -78,7 +78,8 @@ def test_values_are_packed_into_frames_of_a_datagram_each(keyed):
     keys = [f"k{number}" for number in range(200)] if keyed else None
     at, sizes = 0, []
     while at < len(values):
-        made = multicast.pack(stream, at, values, keys, None, at, wall_ns=1, buffer=bytearray())
+        rest = keys and keys[at:]
+        made = multicast.pack(stream, at, values[at:], rest, None, wall_ns=1, buffer=bytearray())
         for start, count, data, _ in made:
             frame = Frame(data)
             assert (frame.sequence, frame.count, start) == (at, count, at)
