@@ -72,11 +72,11 @@ class Feedback:
 
     Attributes:
         group_size: how many receivers there are.
-        unread_ns: how long an answer lies unread, at least: no wait for one is shorter.
+        answer: how long answers take.
 
     """
 
-    __slots__ = ("_answer", "_backoff_ns", "_retry", "_rng", "group_size", "unread_ns")
+    __slots__ = ("_backoff_ns", "_retry", "_rng", "answer", "group_size")
 
     def __init__(
         self,
@@ -90,10 +90,9 @@ class Feedback:
         self._rng = rng
         self._backoff_ns = to_ns(backoff)
         self.group_size = group_size
-        self.unread_ns = 0
         most_ns = to_ns(_RETRY_MAX_S)
         self._retry = RetryPolicy(to_ns(retry_interval), most_ns, jitter=0.2)
-        self._answer = AnswerTime(self._retry.first_ns, to_ns(retry_min), most_ns)
+        self.answer = AnswerTime(self._retry.first_ns, to_ns(retry_min), most_ns)
 
     @property
     def backoff_ns(self) -> int:
@@ -114,9 +113,4 @@ class Feedback:
 
     def retry_ns(self, attempt: int) -> int:
         """Draw how long to wait for the answer to question `attempt` (0-based), in ns."""
-        wait_ns = self._retry.wait_ns(attempt, self._rng, self._answer.wait_ns)
-        return max(wait_ns, self.unread_ns)
-
-    def answered(self, elapsed_ns: int) -> None:
-        """Note how long the answer to a first question took."""
-        self._answer.answered(elapsed_ns)
+        return self._retry.wait_ns(attempt, self._rng, self.answer.wait_ns)

@@ -83,7 +83,6 @@ class NackScheduler:
     __slots__ = (
         "_admitted",
         "_answer",
-        "_asks",
         "_crowded",
         "_deadline_ns",
         "_delay_ns",
@@ -100,6 +99,7 @@ class NackScheduler:
         "_restart_ns",
         "_rng",
         "_starts",
+        "asks",
         "missing_count",
         "sent",
     )
@@ -113,7 +113,7 @@ class NackScheduler:
         feedback: Feedback | None = None,
         answer: AnswerTime | None = None,
     ) -> None:
-        self._asks = asks
+        self.asks = asks
         self._gaps_max = GAPS_MAX
         self._starts: list[int] = []
         self._gaps: list[Gap] = []
@@ -121,6 +121,8 @@ class NackScheduler:
         self._delay_ns = 0
         self._deadline_ns = to_ns(deadline)
         self._answer = answer or answer_time()
+        if feedback is not None:
+            self._answer = feedback.answer
         self._rng = rng
         self._due: DeadlineHeap[Gap] = DeadlineHeap()
         self._expiry: DeadlineHeap[Gap] = DeadlineHeap()
@@ -264,7 +266,8 @@ class NackScheduler:
         ages: list[int] = []
         remains: list[Gap] = []
         for gap in self._gaps[low:high]:
-            if gap.asked_ns >= 0:
+            is_timed = self._feedback is None or gap.attempts == 1  # else it may be one by TCP
+            if gap.asked_ns >= 0 and is_timed:
                 # From the last question on: the wait doubles, so of a slow answer it is half or so,
                 # and a question that was lost makes nobody slow.
                 self._answer.answered(now_ns - gap.asked_ns)
@@ -361,7 +364,7 @@ class NackScheduler:
         """
         found: dict[int, RangeSet] = {}
         taken, self._crowded = 0, crowded
-        if not self._gaps or now_ns < self._quiet_until_ns or not self._asks:
+        if not self._gaps or now_ns < self._quiet_until_ns or not self.asks:
             return found
         front = self._gaps[0]
         if self._feedback is not None and front.start != self._front_start:
@@ -418,17 +421,6 @@ class NackScheduler:
             self._delete(gap)
         return losses
 
-    def caught_up(self, *, now_ns: int) -> None:
-        """Wait for answers as usual again: all that came was read, and they were not among it."""
-        for gap in self._gaps:
-            due_ns = self._due.get(gap)
-            if due_ns is None or gap.put_off:
-                continue
-            wait_ns = self._retry_wait_ns(max(0, gap.attempts - 1))
-            if not gap.attempts:  # it was asked for in a larger one, or not at all yet
-                wait_ns = max(wait_ns, self._first_wait_ns(self._line_ns))
-            self._due.set(gap, min(due_ns, max(now_ns + wait_ns, self._quiet_until_ns)))
-
     def give_up(self, reason: LossReason) -> list[Loss]:
         """Give up every gap for `reason`; returns them as losses, sorted."""
         losses = [Loss(gap.start, gap.stop, reason) for gap in self._gaps]
@@ -442,7 +434,7 @@ class NackScheduler:
     def next_deadline_ns(self) -> int | None:
         """Return when `due` or `expire` has something to do, or None while there is no gap."""
         expiry_ns, due = self._first_expiry_ns(), self._due.first()
-        if due is None or not self._asks:
+        if due is None or not self.asks:
             return expiry_ns
         due_ns = max(due[0], self._quiet_until_ns)
         return due_ns if expiry_ns is None else min(due_ns, expiry_ns)

@@ -272,7 +272,7 @@ class ExactReceiver:
         handshakes = [route.handshake for route in (peer.own, *peer.relayed)]
         closing = any(one.closing for one in handshakes)
         waits = peer.probe is not None or not peer.joined or peer.missing
-        return any(one.reported_complete for one in handshakes) or (
+        return any(one.is_complete for one in handshakes) or (
             closing and not waits and self.totals.next_sequence(peer.session) >= _head(peer)
         )
 

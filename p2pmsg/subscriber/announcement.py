@@ -11,32 +11,40 @@
 
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from p2pmsg import control, wire
 from p2pmsg.start import Start
-from p2pmsg.subscriber.connections import Connection
-from p2pmsg.subscriber.draining_feeds import DrainingFeeds
-from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.rejoin import KEEP_ALIVE_NS, LOST_NS, Rejoin
-from p2pmsg.subscriber.relays import RelayClient
-from p2pmsg.subscriber.resume import Resume
-from p2pmsg.subscriber.servers import Servers
-from p2pmsg.subscriber.sessions import GroupState, Route, Session
-from p2pmsg.subscriber.settings import Settings
-from p2pmsg.subscriber.space import Space, large_text
-from p2pmsg.subscriber.states import Event
-from p2pmsg.subscriber.streams import StreamTable
+from p2pmsg.subscriber.session_table import UNJOINED_MAX, SessionTable
+from p2pmsg.subscriber.sessions import GroupState, Session
+from p2pmsg.subscriber.states import Event, RouteEvent
 from p2pmsg.wire import Frame, FrameError
+from recovery import Feedback
 from transports.endpoint import host_of, parse_endpoint
 from transports.errors import EndpointError
 
 if TYPE_CHECKING:
     from p2pmsg.mold.feed import SessionAnnounced
-    from p2pmsg.subscriber.group import MulticastReceiver
 
 _MS = 1_000_000
+
+
+_HEADERS_BYTES = 512
+"""More than a frame has in addition to its only message: topic, header, ends of columns."""
+
+
+def large_text(welcome: control.Welcome, limit: int) -> str:
+    """Return a warning where a publisher may send messages above `limit`; else ""."""
+    most = welcome.message_bytes_max
+    is_multicast = welcome.receivers >= 0  # there, messages come in parts
+    if not most or most + _HEADERS_BYTES <= limit or is_multicast:
+        return ""
+    return (
+        f"publisher {welcome.name!r} may send messages of {most:,} bytes (its "
+        f"message_bytes_max); with headers, what is larger than frame_bytes_max ({limit:,} "
+        "bytes, SubscriberConfig) is lost here, as too_large"
+    )
 
 
 def reached_from(recovery: str, address: Any) -> str:
@@ -47,72 +55,34 @@ def reached_from(recovery: str, address: Any) -> str:
         return recovery  # who connects there says what is wrong with it
 
 
-class Joiner(Protocol):
-    """Owns the sessions, joins them and ends them; see `SessionJoiner`."""
-
-    settings: Settings
-    start: Start
-    cursor: Resume | None
-    stream_table: StreamTable
-    effects: Effects
-    relays: RelayClient
-    servers: Servers | None
-    multicast: "MulticastReceiver | None"
-    rejoin: Rejoin
-    former: DrainingFeeds
-    space: Space
-    next_check_ns: int
-    lines: Sequence[Connection]
-    peers: dict[int, Session]
-
-    def send_probe(self, peer: Session, line: int, now_ns: int) -> None:
-        """Ask the publisher itself for an echo."""
-
-    def probe_route(self, peer: Session, route: Route, now_ns: int) -> None:
-        """Ask a relay for an echo."""
-
-    def on_incarnation(self, peer: Session, incarnation: int, now_ns: int) -> bool:
-        """Note which incarnation of a publisher is heard of."""
-
-    def end_replaced(self, former: int | None, now_ns: int) -> int | None:
-        """End the session that a line had."""
-
-    def end_unrouted(self, now_ns: int) -> None:
-        """End the sessions to which no relay leads any more."""
-
-    def end_peer(self, peer: Session, now_ns: int) -> None:
-        """End a session."""
-
-    def forget_peer(self, session: int) -> None:
-        """Forget a session."""
-
-
 class Announcements:
     """Makes sessions of announcements, and has them probed.
 
     Args:
-        joiner: owns the sessions.
+        table: owns the sessions.
+        rejoin: asks publishers for what contradicts what is known.
 
     """
 
-    def __init__(self, joiner: Joiner) -> None:
-        self._joiner = joiner
+    def __init__(self, table: SessionTable, rejoin: Rejoin) -> None:
+        self._table = table
+        self._rejoin = rejoin
 
     def receive(self, line: int, frame: Frame, now_ns: int) -> None:
         """Take the first frame of a new connection, or the one that a closing publisher sends."""
         if frame.flags & wire.FLAG_RELAY or (
-            frame.flags & wire.FLAG_CLOSING and self._joiner.lines[line].relay is not None
+            frame.flags & wire.FLAG_CLOSING and self._table.lines[line].relay is not None
         ):
             self._receive_relay_welcome(line, frame, now_ns)
             return
         welcome = control.read_body(frame, control.Welcome)
-        peer = self._joiner.peers.get(frame.session)
+        peer = self._table.peers.get(frame.session)
         if frame.flags & wire.FLAG_CLOSING:
             self._receive_closing(peer, line, now_ns)
             return
         if not self._may_announce(line, peer, "publish", welcome.name, now_ns):
             return
-        state = self._joiner.lines[line]
+        state = self._table.lines[line]
         state.unknown_ns, state.refusal = None, ""
         self._part_from_relay(line, now_ns)
         if peer is None:
@@ -127,8 +97,8 @@ class Announcements:
         state.endpoint_hash = control.endpoint_hash_of(welcome.recovery)
         if state.session != frame.session:
             former, state.session = state.session, frame.session
-            self._joiner.end_replaced(former, now_ns)
-        self._joiner.on_incarnation(peer, welcome.incarnation, now_ns)
+            self._table.end_replaced(former, now_ns)
+        self._table.on_incarnation(peer, welcome.incarnation)
         self._begin_join(peer, line, now_ns)
 
     def receive_of_group(self, line: int, frame: Frame, address: Any, now_ns: int) -> None:
@@ -138,32 +108,34 @@ class Announcements:
         known to be. Only where it does not answer, it is looked for where it is announced.
         """
         welcome = control.read_body(frame, control.Welcome)
-        peer = self._joiner.peers.get(frame.session)
+        peer = self._table.peers.get(frame.session)
         if frame.flags & wire.FLAG_CLOSING:
             self._receive_closing(peer, line, now_ns)
             return
         if not self._may_announce(line, peer, "publish", welcome.name, now_ns):
             return
-        state, member = self._joiner.lines[line], self._joiner.multicast
-        assert member is not None
+        table, state = self._table, self._table.lines[line]
         state.unknown_ns, state.refusal, state.session = None, "", frame.session
         welcome.recovery = reached_from(welcome.recovery, address)
         if peer is None:
-            member.make_space(now_ns)
+            if table.forget_unjoined(now_ns) >= UNJOINED_MAX:
+                raise FrameError("sessions_unconfirmed")
             peer = self._meet(line, frame.session, welcome, now_ns)
-            peer.group = GroupState(member.make_feedback(welcome.receivers))
+            peer.group = GroupState(Feedback(table.rng))
+            if welcome.receivers > 0:
+                peer.group.feedback.group_size = welcome.receivers
         elif not peer.gone and self._fits(peer, welcome, now_ns):
             self._on_announced(peer, welcome, line, address, now_ns)
             return
-        elif not peer.gone and not self._joiner.rejoin.is_lost(peer, now_ns):
-            self._joiner.rejoin.ask(peer, now_ns)
+        elif not peer.gone and not self._rejoin.is_lost(peer, now_ns):
+            self._rejoin.ask(peer, now_ns)
             return
         else:
             self._renew(peer, line, welcome)
-            self._joiner.rejoin.forget(peer.session)
-            member.begin_incarnation(peer)
-            if member.keys is not None:
-                member.keys.ask_again(peer)
+            peer.own.urgent = None  # it is at another place
+            table.begin_incarnation(peer)
+            if table.keys is not None:
+                table.keys.ask_again(peer)
         self._begin_join(peer, line, now_ns)
 
     def _fits(self, peer: Session, welcome: control.Welcome, now_ns: int) -> bool:
@@ -182,8 +154,6 @@ class Announcements:
         self, peer: Session, welcome: control.Welcome, line: int, address: Any, now_ns: int
     ) -> None:
         """Take an announcement that says what is known."""
-        if peer.closing and not peer.handshake.has_last:
-            peer.handshake.on_open()  # or its next closing says it again
         group = peer.group
         if group is None:
             return
@@ -192,10 +162,10 @@ class Announcements:
             if welcome.receivers > 0:
                 group.feedback.group_size = welcome.receivers
         elif now_ns - peer.heard_ns > LOST_NS and peer.probe is None:
-            self._joiner.send_probe(peer, line, now_ns)  # its datagrams may come from there now
+            self._table.send_probe(peer, line, now_ns)  # its datagrams may come from there now
         if not peer.joined:
             return
-        for other in list(self._joiner.peers.values()):
+        for other in list(self._table.peers.values()):
             if (
                 other is peer
                 or other.gone
@@ -204,55 +174,51 @@ class Announcements:
                 or now_ns - other.heard_ns <= LOST_NS
             ):
                 continue
-            if not self._joiner.rejoin.is_lost(other, now_ns):
-                self._joiner.rejoin.ask(other, now_ns)  # or this one has its place
+            if not self._rejoin.is_lost(other, now_ns):
+                self._rejoin.ask(other, now_ns)  # or this one has its place
             elif other.joined:
-                self._joiner.end_peer(other, now_ns)
+                self._table.end(other, now_ns)
             else:
-                self._joiner.forget_peer(other.session)
+                self._table.forget(other.session)
 
     def _begin_join(self, peer: Session, line: int, now_ns: int) -> None:
         """Probe a session that is announced at a line, where its publisher is."""
         peer.last_heard_ns = now_ns
         peer.own.is_open, peer.current, peer.own.refused = True, None, {}
-        peer.own.user = "" if self._joiner.servers is None else self._joiner.servers.users[line]
-        self._joiner.next_check_ns = now_ns
-        self._joiner.send_probe(peer, line, now_ns)
+        peer.own.user = "" if self._table.servers is None else self._table.servers.users[line]
+        self._table.next_check_ns = now_ns
+        self._table.send_probe(peer, line, now_ns)
 
     def _receive_closing(self, peer: Session | None, line: int, now_ns: int) -> None:
         """Take the announcement that a publisher closes."""
         if peer is None or peer.closing or peer.gone:
             return
-        peer.handshake.on_closing()
-        self._joiner.next_check_ns = now_ns
-        if peer.group is not None:
-            # Anybody may say so in a group, which must not make the publisher send echoes to all.
-            self._joiner.rejoin.ask(peer, now_ns, self._joiner.settings.patterns)
-        else:
-            self._joiner.send_probe(peer, line, now_ns)  # its echo has the last heads
+        peer.handshake.on(RouteEvent.CLOSES)
+        self._table.next_check_ns = now_ns
+        if peer.group is None:  # else `rejoin` asks it
+            self._table.send_probe(peer, line, now_ns)  # its echo has the last heads
 
     def _meet(self, line: int, session: int, welcome: control.Welcome, now_ns: int) -> Session:
         """Make a session that was announced; `FrameError` where there is no space for it."""
-        state = self._joiner.lines[line]
-        self._joiner.space.for_session()
+        state = self._table.lines[line]
         returning = state.contacted
         if state.shared:
             returning &= now_ns - int(welcome.age_ms * _MS) > state.contacted_ns
-        start = self._joiner.start
+        start = self._table.start
         if returning and start.kind in ("latest", "earliest"):
             start = Start("sequence", 0)  # it began while we were here: all of it is ours
         peer = Session(session, welcome, start=start, now_ns=now_ns)
-        self._joiner.peers[session] = peer
-        self._joiner.effects.connect(line, session, welcome.recovery)
-        if text := large_text(welcome, self._joiner.settings.config.frame_bytes_max):
-            self._joiner.effects.warn(line, session, text)
+        self._table.add(peer)
+        self._table.effects.connect(line, session, welcome.recovery)
+        if text := large_text(welcome, self._table.settings.config.frame_bytes_max):
+            self._table.effects.warn(line, session, text)
         return peer
 
     def _part_from_relay(self, line: int, now_ns: int) -> None:
         """Note that a publisher, and no relay any more, is at the end of a line."""
-        if self._joiner.lines[line].relay is not None:
-            self._joiner.relays.leave_line(line)
-            self._joiner.end_unrouted(now_ns)
+        if self._table.lines[line].relay is not None:
+            self._table.relays.leave_line(line)
+            self._table.end_unrouted(now_ns)
 
     def _may_announce(
         self, line: int, peer: Session | None, verb: str, name: str, now_ns: int
@@ -261,85 +227,87 @@ class Announcements:
 
         One that may send nothing is disconnected, and tried again after some seconds.
         """
-        servers = self._joiner.servers
+        servers = self._table.servers
         if servers is None:
             return True
         if peer is not None and peer.own.user not in ("", servers.users[line]):
             raise FrameError("denied")  # another one's session
         if servers.check_any(line, verb, name):
             return True
-        self._joiner.relays.leave_alone(
+        self._table.relays.leave_alone(
             line, f"its key has no right to {verb} anything here", now_ns
         )
-        self._joiner.end_unrouted(now_ns)
+        self._table.end_unrouted(now_ns)
         return False
 
     def _receive_relay_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
         """Take the first frame of a connection to a relay, or the one of a closing relay."""
         welcome = control.read_body(frame, control.Welcome)
         if frame.flags & wire.FLAG_CLOSING:
-            for peer, route in self._joiner.relays.routes_over(line):
+            for peer, route in self._table.relays.routes_over(line):
                 if peer.session == frame.session and not route.handshake.closing:
-                    route.handshake.on_closing()
-                    self._joiner.probe_route(peer, route, now_ns)
-                    self._joiner.next_check_ns = now_ns
+                    route.handshake.on(RouteEvent.CLOSES)
+                    self._table.probe_route(peer, route, now_ns)
+                    self._table.next_check_ns = now_ns
             return
-        state = self._joiner.lines[line]
+        state = self._table.lines[line]
         if not self._may_announce(line, None, "relay", welcome.name, now_ns):
             return
         state.unknown_ns = None
         state.contacted, state.distrusted = True, False
         state.endpoint_hash = control.endpoint_hash_of(welcome.recovery)
         former, state.session = state.session, None
-        self._joiner.end_replaced(former, now_ns)
-        self._joiner.relays.meet(line, frame.session, welcome, now_ns)
-        for peer, route in self._joiner.relays.routes_over(line):
-            self._joiner.probe_route(peer, route, now_ns)
-        if self._joiner.relays.ask_or_refuse(frame.session, now_ns):
-            self._joiner.next_check_ns = now_ns
-        self._joiner.end_unrouted(now_ns)
+        self._table.end_replaced(former, now_ns)
+        self._table.relays.meet(line, frame.session, welcome, now_ns)
+        for peer, route in self._table.relays.routes_over(line):
+            self._table.probe_route(peer, route, now_ns)
+        if self._table.relays.ask_or_refuse(frame.session, now_ns):
+            self._table.next_check_ns = now_ns
+        self._table.end_unrouted(now_ns)
 
     def receive_sessions(self, relay: int, frame: Frame, now_ns: int) -> None:
         """Take a page of the sessions that a relay serves."""
-        for up, entry in self._joiner.relays.receive_sessions(relay, frame, now_ns):
-            peer = self._joiner.peers.get(entry.session)
+        for up, entry in self._table.relays.receive_sessions(relay, frame, now_ns):
+            peer = self._table.peers.get(entry.session)
             if peer is None:
-                self._joiner.space.for_session()
                 welcome = control.Welcome(entry.name, "", up.stall_ms)
-                start = self._joiner.start
+                start = self._table.start
                 if up.complete and start.kind == "latest":
                     start = Start("earliest")  # it began since we came: all the relay has is ours
                 peer = Session(entry.session, welcome, start=start, now_ns=now_ns)
-                self._joiner.peers[entry.session] = peer
-            for route in self._joiner.relays.add_routes(up, peer, entry, now_ns):
-                self._joiner.probe_route(peer, route, now_ns)
-        self._joiner.end_unrouted(now_ns)
+                self._table.add(peer)
+            for route in self._table.relays.add_routes(up, peer, entry, now_ns):
+                self._table.probe_route(peer, route, now_ns)
+        self._table.end_unrouted(now_ns)
 
     def receive_feed(
         self, line: int, feed: "SessionAnnounced", now_ns: int
     ) -> tuple[int | None, int | None]:
         """Join a session of a feed; see `p2pmsg.mold.feed.FeedTaker`."""
-        state = self._joiner.lines[line]
+        state = self._table.lines[line]
         resumed = None
-        if feed.session not in self._joiner.peers:
-            self._joiner.space.for_session()
+        if feed.session not in self._table.peers:
             resumed = self._join_feed(line, feed, now_ns)
         former, state.session, state.contacted = state.session, feed.session, True
-        return resumed, self._joiner.former.replace(former, feed, now_ns)
+        for peer in self._table.draining():
+            if peer.name == feed.name or not (feed.can_ask and peer.missing):
+                self._table.end(peer, now_ns)  # its servers have the new session's messages
+        known = former in self._table.peers
+        return resumed, former if known and not self._table.has_line(former) else None
 
     def _join_feed(self, line: int, feed: "SessionAnnounced", now_ns: int) -> int:
         """Make a session of a feed; it is joined at once, without an echo."""
         welcome = control.Welcome(feed.name, "", -1.0)
-        returning, start = self._joiner.lines[line].contacted, self._joiner.start
+        returning, start = self._table.lines[line].contacted, self._table.start
         peer = Session(feed.session, welcome, start=start, now_ns=now_ns)
         peer.on(Event.ECHOED)
         peer.own.is_open = True
         peer.handshake.line = line
-        self._joiner.peers[feed.session] = peer
-        stream = self._joiner.stream_table.add(peer, feed.topic, can_ask=feed.can_ask)
+        self._table.add(peer)
+        stream = self._table.stream_table.add(peer, feed.topic, can_ask=feed.can_ask)
         resumed = None
-        if self._joiner.cursor is not None:
-            resumed = self._joiner.cursor.start_of(feed.session, feed.topic, feed.first)
+        if self._table.cursor is not None:
+            resumed = self._table.cursor.start_of(feed.session, feed.topic, feed.first)
         if resumed is not None:
             at = resumed = max(feed.first, resumed)
         elif start.kind == "sequence":
@@ -347,17 +315,17 @@ class Announcements:
         else:
             at = feed.first if start.kind == "earliest" or returning else feed.following
         stream.receiver.start_at(at, now_ns=now_ns)
-        if self._joiner.cursor is not None:
-            self._joiner.cursor.note(peer)
-        self._joiner.effects.connect(line, feed.session)
+        if self._table.cursor is not None:
+            self._table.cursor.note(peer)
+        self._table.effects.connect(line, feed.session)
         return resumed or 0
 
     def _renew(self, peer: Session, line: int, welcome: control.Welcome) -> None:
         """Note that a session is alive: its publisher may have restarted on its log."""
         is_moved = peer.own.recovery != welcome.recovery or peer.group is not None
         if peer.gone or not peer.direct or is_moved:
-            self._joiner.effects.disconnect(peer.session)
-            self._joiner.effects.connect(line, peer.session, welcome.recovery)
+            self._table.effects.disconnect(peer.session)
+            self._table.effects.connect(line, peer.session, welcome.recovery)
         peer.on(Event.ANNOUNCED)
         peer.handshake.renew(
             is_same_incarnation=welcome.incarnation != 0 and welcome.incarnation == peer.incarnation

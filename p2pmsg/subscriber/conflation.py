@@ -11,7 +11,6 @@ from typing import Any, Final
 from p2pmsg import wire
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.subscriber.typed import Misfit, SiftedBatch, sifted
 from p2pmsg.wire import Frame
 from recovery import Delivery, Loss
 
@@ -32,51 +31,21 @@ class DecodedFrame(Frame):
     Attributes:
         batch: the messages.
         size: how many bytes they count as held.
+        has_misfits: whether some of their values are perhaps a `Misfit`.
 
     """
 
-    __slots__ = ("batch", "size")
+    __slots__ = ("batch", "has_misfits", "size")
 
-    def __init__(self, stream: Stream, batch: MessageBatch, size: int) -> None:
+    def __init__(
+        self, stream: Stream, batch: MessageBatch, size: int, *, has_misfits: bool = False
+    ) -> None:
         self.topic, self.session = stream.topic, stream.peer.session
         self.kind, self.flags = wire.Kind.DATA, 0
         self.sequence, self.base_timestamp_ns = batch.sequence, batch.base_timestamp_ns
         self.count = len(batch)
         self.data, self.body_at = b"", 0
-        self.batch, self.size = batch, size
-
-
-class SiftedFrame(DecodedFrame):
-    """Messages some of whose values are a `Misfit`; those up to a place were taken already.
-
-    Attributes:
-        bad: the indexes of these in `batch`, ascending.
-        at: the index of the message that comes next.
-        bad_at: the index in `bad` of the next one that does not fit.
-
-    """
-
-    __slots__ = ("at", "bad", "bad_at")
-
-    def __init__(
-        self,
-        stream: Stream,
-        batch: MessageBatch,
-        bad: list[int],
-        size: int,
-        *,
-        at: int = 0,
-        bad_at: int = 0,
-    ) -> None:
-        super().__init__(stream, batch, size)
-        self.bad, self.at, self.bad_at = bad, at, bad_at
-        self.count = len(batch) - at
-        self.sequence = self.sequence_at(at)
-
-    def sequence_at(self, at: int) -> int:
-        """Return the sequence of the message at an index."""
-        batch = self.batch
-        return batch.sequences[at] if isinstance(batch, ConflatedBatch) else batch.sequence + at
+        self.batch, self.size, self.has_misfits = batch, size, has_misfits
 
 
 def bytes_of(frame: Frame) -> int:
@@ -90,38 +59,26 @@ def estimated_bytes(batch: MessageBatch) -> int:
     return _MESSAGE_BYTES * len(batch) + sum(sizes)
 
 
-def decode(stream: Stream, delivery: Delivery[Frame]) -> MessageBatch:
-    """Return the messages of a delivery; `FrameError` where it is malformed."""
-    frame = delivery.item
-    if isinstance(frame, SiftedFrame):
-        return frame.batch.part(frame.at, len(frame.batch))
+def decode(stream: Stream, delivery: Delivery[Frame]) -> tuple[MessageBatch, bool]:
+    """Return the messages of a delivery, and whether some of their values are a `Misfit`.
+
+    Raises:
+        FrameError: it is malformed.
+
+    """
+    frame, has_misfits = delivery.item, False
     if isinstance(frame, DecodedFrame):
-        return frame.batch
-    bad: list[int] = []
+        return frame.batch, frame.has_misfits
     if stream.typed is None:
         columns = wire.decode_columns(frame)
     else:
-        columns, bad = stream.typed.sift(frame)
+        columns, has_misfits = stream.typed.sift(frame)
     batch = MessageBatch(
         stream.topic, frame.session, stream.peer.name, frame.sequence, frame.base_timestamp_ns,
         *columns,
     )  # fmt: skip
     batch.late = delivery.late
-    if bad:
-        batch = sifted(batch, bad)
-    if delivery.count == frame.count:
-        return batch
-    return batch.part(delivery.skip, delivery.skip + delivery.count)
-
-
-def decode_single(stream: Stream, frame: Frame) -> Message:
-    """Return the message of a frame of one; `FrameError` where it is malformed."""
-    values, timestamps, keys, headers = wire.decode_columns(frame)
-    timestamp_ns = frame.base_timestamp_ns if timestamps is None else timestamps[0]
-    key = None if keys is None else keys[0]
-    header = None if headers is None else headers[0]
-    origin = stream.peer.origin
-    return Message(stream.topic, values[0], timestamp_ns, frame.sequence, origin, key, header)
+    return batch.part(delivery.skip, delivery.skip + delivery.count), has_misfits
 
 
 def batch_of(message: Message) -> MessageBatch:
@@ -186,19 +143,19 @@ class ConflatedBatch(MessageBatch):
 class Newest:
     """The newest message of each key, in the order of their sequences."""
 
-    __slots__ = ("_is_sifted", "messages")
+    __slots__ = ("_has_misfits", "messages")
 
     def __init__(self) -> None:
         self.messages: dict[str | None, Message] = {}
-        self._is_sifted = False
+        self._has_misfits = False
 
     def __len__(self) -> int:
         return len(self.messages)
 
-    def add(self, output: Delivery[Frame], batch: MessageBatch) -> None:
+    def add(self, batch: MessageBatch, has_misfits: bool) -> None:
         """Add the messages of the next delivery; doing it again changes nothing."""
         messages = self.messages
-        self._is_sifted |= isinstance(batch, SiftedBatch) or isinstance(output.item, SiftedFrame)
+        self._has_misfits |= has_misfits
         for message in batch:
             messages.pop(message.key, None)
             messages[message.key] = message
@@ -218,12 +175,7 @@ class Newest:
     def frame(self, stream: Stream, messages: list[Message]) -> Frame:
         """Return some of its messages as a frame."""
         batch = ConflatedBatch(messages)
-        size = estimated_bytes(batch)
-        if self._is_sifted:
-            bad = [at for at, value in enumerate(batch.values) if type(value) is Misfit]
-            if bad:
-                return SiftedFrame(stream, batch, bad, size)
-        return DecodedFrame(stream, batch, size)
+        return DecodedFrame(stream, batch, estimated_bytes(batch), has_misfits=self._has_misfits)
 
 
 def is_folded(frame: Frame) -> bool:
@@ -287,7 +239,7 @@ class Fold:
         """Add the next delivery; `FrameError` where it is malformed, which changes nothing."""
         item = output.item
         if type(item) is not FoldedFrame:
-            self._newest.add(output, decode(self._stream, output))
+            self._newest.add(*decode(self._stream, output))
         else:
             if self._count:
                 self._older = self._newest, self._stop, self._count

@@ -7,25 +7,27 @@ import enum
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.multicast.run import Run
 from p2pmsg.start import Start
-from p2pmsg.subscriber.backlog import Backlog
+from p2pmsg.subscriber.announcement import Announcements
 from p2pmsg.subscriber.connections import Connection
-from p2pmsg.subscriber.effects import Command, Send
 from p2pmsg.subscriber.gaps import ReceiveWindow
 from p2pmsg.subscriber.joining import SessionJoiner
+from p2pmsg.subscriber.one_way import OneWay
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.ready import ReadyQueue
 from p2pmsg.subscriber.redundancy import Redundancy
+from p2pmsg.subscriber.rejoin import Rejoin
 from p2pmsg.subscriber.resume import Resume, on_shorter
 from p2pmsg.subscriber.routes import Ranges, Routes
 from p2pmsg.subscriber.servers import AccessRules, Denial, Denials, Servers
-from p2pmsg.subscriber.sessions import Ending, RepairIn, Route, Session, Stream
+from p2pmsg.subscriber.session_table import SessionTable
+from p2pmsg.subscriber.sessions import HISTORY_MESSAGES, Ending, Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.states import State
 from p2pmsg.subscriber.streams import StreamTable
@@ -43,12 +45,12 @@ _MS = 1_000_000
 _UNCONFIRMED = State.UNCONFIRMED
 ENDINGS_MAX = 1024
 """Sessions that are over and not reported yet; the oldest is forgotten first."""
+UNREAD_NS: Final = 1000 * _MS
+"""How long unread datagrams put off losses and questions: after that more comes than is read."""
+_MUCH: Final = HISTORY_MESSAGES // 16
+"""Who cannot read all, and misses more messages than that, misses them most likely alone."""
 STOPPED_NS = 500 * _MS
 """A check that comes so late shows that this process was stopped, or had no processor time."""
-
-PATIENT_NS = 100 * _MS
-"""How often the gaps of a stream are put off while nobody can answer: with many gaps it takes long,
-and each may be due at a time of its own."""
 
 
 class Intake(enum.Enum):
@@ -75,7 +77,8 @@ class SubscriberCore:
         last_stream: the stream of the last frame that was taken, or None where it may not go on.
         commands, requests: as of `Effects`.
         invalid: frames that were dropped, by reason.
-        joiner: owns the sessions; `relays` asks relays, `routes` decides which route is asked.
+        table: owns the sessions; `relays` asks relays, `routes` decides which route is asked.
+        announcements, joiner, rejoin: take who is where; join sessions; ask them over TCP.
         multicast: takes datagrams; None: there are none.
         by_line: which line brought what; None: there is only one.
         stream_table: begins streams and ends them; `gaps` has those that miss something.
@@ -87,7 +90,14 @@ class SubscriberCore:
 
     """
 
+    by_line: Redundancy | None = None
     servers: Servers | None = None
+    multicast: "MulticastReceiver | None" = None
+    last_stream: Stream | None = None
+    frames_received = frames_shed = 0
+    _full_since_ns: int | None = None
+    _unread_since_ns: int | None = None
+    _has_backlog = False
 
     def __init__(
         self,
@@ -112,41 +122,43 @@ class SubscriberCore:
         self.config, self.topics, self.start = config, topics, start
         self.policy, self.invalid = policy or GapPolicy("wait"), Counter[str]()
         self.ready = ReadyQueue(self.policy, self.invalid)
-        self.frames_received = self.frames_shed = 0
         self.cursor = cursor
         self.endings: deque[Ending] = deque(maxlen=ENDINGS_MAX)
         self.denials = Denials()
-        shared = (index in datagram_lines for index in range(lines))
-        self.lines = [Connection(last_heard_ns=now_ns, shared=one) for one in shared]
-        for index, line in enumerate(self.lines):
-            line.contacted = cursor is not None and cursor.contacted(index)
+        self.lines = [
+            Connection(
+                last_heard_ns=now_ns, shared=index in datagram_lines,
+                contacted=cursor is not None and cursor.contacted(index),
+            )
+            for index in range(lines)
+        ]  # fmt: skip
         self.receiver_config = ReceiverConfig(
             deadline=config.repair_timeout, reorder_bytes_max=config.receive_bytes,
         )  # fmt: skip
-        wait_ns = to_ns(config.second_line_wait)
-        self.by_line = Redundancy(self.lines, wait_ns) if lines > 1 else None
+        if lines > 1:
+            self.by_line = Redundancy(self.lines, to_ns(config.second_line_wait))
         self.stream_table = StreamTable(
             config, self.receiver_config, start=start, policy=self.policy, types=types,
             cursor=cursor, by_line=self.by_line, deliver=self.ready.append, rng=rng,
         )  # fmt: skip
         self.gaps = self.stream_table.gaps
-        self.last_stream: Stream | None = None
-        self._full_since_ns: int | None = None
         self.window = ReceiveWindow(config.receive_bytes)
-        self.backlog = Backlog(self.gaps, self.window)
-        self.joiner = SessionJoiner(
+        self.table = table = SessionTable(
             settings, self.stream_table, self.lines, relay=relay, invalid=self.invalid,
             forget_last=self.forget_last, denials=self.denials, rng=rng, now_ns=now_ns,
-            is_drained=is_drained,
         )  # fmt: skip
-        self.peers, self.relays = self.joiner.peers, self.joiner.relays
-        self._effects = effects = self.joiner.effects
-        effects.counts_replies = counts_replies
-        self.commands, self.requests = effects.commands, effects.requests
+        self.rejoin = Rejoin(table)
+        self.announcements = Announcements(table, self.rejoin)
+        self.joiner = SessionJoiner(table, is_drained=is_drained)
+        self._one_way = OneWay(table, self.rejoin)
+        self.peers, self.relays, self._effects = table.peers, table.relays, table.effects
+        self._effects.counts_replies = counts_replies
+        self.commands, self.requests = table.effects.commands, table.effects.requests
         self.routes = Routes(self.lines)
-        self.multicast: MulticastReceiver | None = None
         if datagram_lines:
-            self.multicast = self.joiner.receive_multicast()
+            from p2pmsg.subscriber.group import MulticastReceiver  # over TCP it is not imported
+
+            self.multicast = MulticastReceiver(table, self.announcements, self.rejoin, self)
 
     def use_seal(self) -> None:
         """Take no datagrams except sealed ones, and ask for their keys; called before anything."""
@@ -158,13 +170,13 @@ class SubscriberCore:
 
         It is called before anything else.
         """
-        self.servers = self.joiner.servers = Servers(access_rules, users, self.denials)
+        self.servers = self.table.servers = Servers(access_rules, users, self.denials)
 
     def recovery_returned(self, session: int) -> None:
         """Note that a session's recovery connection had broken, and is there again."""
-        peer, member = self.peers.get(session), self.multicast
-        if peer is not None and member is not None and member.keys is not None:
-            member.keys.ask_again(peer)
+        peer, keys = self.peers.get(session), self.table.keys
+        if peer is not None and keys is not None:
+            keys.ask_again(peer)
 
     def connection_ended(self, line: int, now_ns: int) -> None:
         """Note that a line's connection was ended because of what came, and is made again."""
@@ -234,9 +246,9 @@ class SubscriberCore:
                     state.endpoint_hash,
                 )
                 if strange and not state.shared:
-                    self.joiner.on_unknown_session(line, now_ns)
+                    self._on_unknown_session(line, now_ns)
             elif kind == Kind.WELCOME:
-                self.joiner.announcements.receive(line, frame, now_ns)
+                self.announcements.receive(line, frame, now_ns)
             elif kind == Kind.ECHO:
                 if not self.joiner.receive_echo(frame, now_ns):
                     return
@@ -249,7 +261,7 @@ class SubscriberCore:
             if str(error) == "session" and state.relay is not None:
                 self.relays.on_unknown(line, now_ns)
             elif str(error) == "session" and not state.shared:
-                self.joiner.on_unknown_session(line, now_ns)
+                self._on_unknown_session(line, now_ns)
 
     def receive_datagrams(
         self,
@@ -265,21 +277,11 @@ class SubscriberCore:
 
         What is kept of `data` is copied. With `shed`, messages are only noted to exist.
         """
-        member = self.multicast
-        assert member is not None
-        for came in member.decode(line, data, segment, address, now_ns=now_ns, shed=shed):
-            if type(came) is Run:
-                self._receive_run(line, came, now_ns)
-            elif type(came) is bytes:
-                self.receive_frame(line, came, now_ns=now_ns, shed=shed)
-            elif type(came) is RepairIn:
-                stream, frame, is_sent = came
-                if not is_sent or self._admit_repair(stream, frame, now_ns):
-                    self._take(stream, frame, now_ns, repaired=True)
-            else:
-                self.frames_received += 1
+        assert self.multicast is not None
+        self.multicast.receive(line, data, segment, address, now_ns=now_ns, shed=shed)
 
-    def _receive_run(self, line: int, run: Run, now_ns: int) -> None:
+    def receive_run(self, line: int, run: Run, now_ns: int) -> None:
+        """Take a frame joined of many of the last stream's."""
         stream, frame = self.last_stream, run.frame
         assert stream is not None
         self.frames_received += run.datagrams
@@ -290,6 +292,13 @@ class SubscriberCore:
             self.ready.append_frame(stream, frame)
         else:
             self._take(stream, frame, now_ns, repaired=False)
+
+    def receive_repair(
+        self, stream: Stream, frame: Frame, now_ns: int, *, is_sent: bool = True
+    ) -> None:
+        """Take a frame that was missing: sent again, or worked out from parity."""
+        if not is_sent or self._admit_repair(stream, frame, now_ns):
+            self._take(stream, frame, now_ns, repaired=True)
 
     def take_frame(
         self, stream: Stream, data: bytes, count_max: int, batched: bool, now_ns: int
@@ -332,7 +341,7 @@ class SubscriberCore:
         self, line: int, feed: "SessionAnnounced", now_ns: int
     ) -> tuple[int | None, int | None]:
         """Join a session of a feed; see `p2pmsg.mold.feed.FeedTaker`."""
-        return self.joiner.announcements.receive_feed(line, feed, now_ns)
+        return self.announcements.receive_feed(line, feed, now_ns)
 
     def end_feed(self, session: int, topic: str, stop: int | None) -> bool:
         """Note that a session ends at `stop`, or (None) at what is known; False: it is unknown."""
@@ -358,7 +367,7 @@ class SubscriberCore:
         try:
             frame = Frame(data)
             if frame.kind == Kind.SESSIONS:
-                self.joiner.announcements.receive_sessions(key, frame, now_ns)
+                self.announcements.receive_sessions(key, frame, now_ns)
                 if key in self.relays.upstreams:
                     self.denials.answered(self.relays.upstreams[key].name)
                 return
@@ -381,15 +390,11 @@ class SubscriberCore:
                 if self.servers is not None:
                     self.servers.check_route(route, peer, frame.topic)
                 route.repaired_ns = now_ns
-                if not self._admit_repair(stream, frame, now_ns):
-                    return
                 self.gaps.answering(now_ns)
-                if self.multicast is not None and not route.hops:
-                    self.multicast.on_repair(peer, now_ns)
                 before = stream.receiver.repaired
-                self._take(stream, frame, now_ns, repaired=True)
+                self.receive_repair(stream, frame, now_ns)
                 if route.hops:
-                    stream.relayed += stream.receiver.repaired - before
+                    stream.repairs.relayed += stream.receiver.repaired - before
             elif frame.kind == Kind.DENIED:
                 self._on_denied(peer.name, frame)
             elif frame.kind == Kind.REFUSED:
@@ -397,7 +402,7 @@ class SubscriberCore:
                 self.gaps.answering(now_ns)
                 self.stream_table.drain(stream)
             elif frame.kind == Kind.HEADS:
-                self.joiner.rejoin.receive(peer, route, frame, now_ns)
+                self.rejoin.receive(peer, route, frame, now_ns)
             elif self.multicast is None or not self.multicast.receive_reply(peer, frame, now_ns):
                 raise FrameError("kind")
         except FrameError as error:
@@ -457,7 +462,9 @@ class SubscriberCore:
         totals: Counter[str] = Counter(forgotten)
         for stream in streams:
             totals.update(stream.totals())
+            self.stream_table.record_ages(stream)
         repaired = {"buffer": totals["repaired"]}
+        datagrams = 0 if self.multicast is None else self.multicast.datagrams
         parity = None if self.multicast is None else self.multicast.parity
         if parity is not None:
             repaired["buffer"] -= parity.recovered
@@ -478,24 +485,17 @@ class SubscriberCore:
             values_invalid=self.ready.values_invalid,
             repair_latency=self.stream_table.repair_latency,
             nacks_sent=totals["nacks"],
-            frames_received=self.frames_received,
+            frames_received=self.frames_received + datagrams,
             frames_invalid=dict(self.invalid),
             frames_shed=self.frames_shed,
             bytes_held=self.bytes_held,
             publishers=[peer.name for peer in self.peers.values() if peer.joined and not peer.gone],
             cursor=cursor,
             lines=list(lines),
-            sessions_unjoined=self.joiner.sessions_unjoined,
+            sessions_unjoined=self.table.unjoined,
             streams_rewound=self.stream_table.rewound,
             denied=self.denials.count,
         )
-
-    def effects(self) -> Iterator[Command | Send]:
-        """Take out what the shell is to do, oldest first, then what it is to send."""
-        while self.commands:
-            yield self.commands.popleft()
-        while self.requests:
-            yield Send(*self.requests.popleft())
 
     def pop_ending(self) -> Ending | None:
         """Take out a session that is over and all of which was delivered, or None."""
@@ -510,34 +510,47 @@ class SubscriberCore:
 
         `unread` says how many bytes of datagrams have come and were not read yet. They may have
         what nobody can be asked for, so that is not given up, and answers, so a group is asked for
-        nothing meanwhile: for at most `UNREAD_NS` in a row. After that see `backlog`.
+        nothing meanwhile: for at most `UNREAD_NS` in a row. After that what a stream misses much of
+        is asked for over the recovery channel, whose answers come to this subscriber alone.
         """
-        is_late = self.backlog.note(unread, self.peers.values(), now_ns)
+        if not unread:
+            self._unread_since_ns = None
+        elif self._unread_since_ns is None:
+            self._unread_since_ns = now_ns
+        since_ns = self._unread_since_ns
+        self._has_backlog = since_ns is not None and now_ns - since_ns >= UNREAD_NS
+        is_late = bool(unread) and not self._has_backlog
         if is_late:
             for stream in self.gaps:
-                if stream.unasked:
+                if not stream.receiver.nacks.asks:
                     stream.receiver.nacks.postpone(now_ns=now_ns, delay_ns=0)
                     self.gaps.note(stream)
-        if 0 < self.joiner.next_check_ns < now_ns - STOPPED_NS:
-            self.joiner.on_stopped(now_ns - self.joiner.next_check_ns, now_ns)
+        if 0 < self.table.next_check_ns < now_ns - STOPPED_NS:
+            self.joiner.on_stopped(now_ns - self.table.next_check_ns, now_ns)
         if self.is_full and not self._sheds(now_ns):
             self.joiner.excuse_silence(now_ns)
         if self.replies_full:
             # What is asked for now could not be taken in; gaps must not age meanwhile.
             self.gaps.postpone(now_ns=now_ns, delay_ns=5 * _MS)
-            if self.multicast is not None:
-                self.multicast.on_pause()
         elif not (is_late and all(line.shared for line in self.lines)):
             self._ask_for_gaps(now_ns)
-        if now_ns >= self.joiner.next_check_ns:
-            self.joiner.check(now_ns=now_ns)
-            if self.by_line is not None:
-                for line, text in self.by_line.check(now_ns):
-                    self.joiner.effects.warn(line, 0, text)
+        if now_ns >= self.table.next_check_ns:
+            self.check(now_ns)
+
+    def check(self, now_ns: int) -> None:
+        """Check the sessions, and the lines."""
+        self.joiner.check(now_ns)
+        self.rejoin.check(now_ns)
+        self._one_way.check(now_ns)
+        if self.by_line is not None:
+            for line, text in self.by_line.check(now_ns):
+                self._effects.warn(line, 0, text)
+        soonest_ns = max(self.rejoin.due_ns, now_ns + _MS)
+        self.table.next_check_ns = min(self.joiner.next_ns(now_ns), soonest_ns)
 
     def next_deadline_ns(self) -> int:
         """Return when `handle_timer` has something to do."""
-        due_ns, check_ns = self.gaps.next_deadline_ns(), self.joiner.next_check_ns
+        due_ns, check_ns = self.gaps.next_deadline_ns(), self.table.next_check_ns
         return check_ns if due_ns is None else min(due_ns, check_ns)
 
     @property
@@ -551,14 +564,9 @@ class SubscriberCore:
                 peer.gaps
                 or not peer.joined
                 or (peer.group is not None and not peer.group.token)
-                or self.joiner.rejoin.is_asking(session)
+                or peer.is_asking
             )
         ]
-
-    def record_newcomers(self) -> None:
-        """Record the sessions that were joined; raise as the cursor does."""
-        for write in self.recording():
-            write()
 
     def recording(self) -> Iterator[Callable[[], object]]:
         """Yield what is to be written down of sessions that were joined, before each goes on.
@@ -568,7 +576,7 @@ class SubscriberCore:
         if self.cursor is not None:
             for write in self.cursor.recording(self.lines):
                 yield write
-                self.joiner.next_check_ns = 0  # their publishers may count this subscriber soon
+                self.table.next_check_ns = 0  # their publishers may count this subscriber soon
 
     def leave(self) -> None:
         """Announce to all publishers and relays that this subscriber goes."""
@@ -578,16 +586,16 @@ class SubscriberCore:
         reforming = bool(self.relays.upstreams) and self.relays.reforming(now_ns)
         for stream in self.gaps.take_due(now_ns=now_ns):
             receiver = stream.receiver
-            is_due = now_ns >= stream.patient_ns or receiver.nacks.is_expiring(now_ns)
-            if reforming and is_due and not self.routes.is_publisher_heard(stream.peer):
-                stream.patient_ns = now_ns + PATIENT_NS
+            if reforming and not self.routes.is_publisher_heard(stream.peer):
                 receiver.nacks.postpone(now_ns=now_ns, delay_ns=0)
             if self.multicast is not None and stream.peer.feedback is not None:
                 receiver.handle_timer(now_ns=now_ns)
                 # What is free, and what the stream itself holds: frames further on make way.
                 free = self.config.receive_bytes - self.bytes_held + receiver.bytes_held
                 window, crowded = self.window.window_in(free), 4 * free < self.config.receive_bytes
-                self.backlog.prepare(stream)
+                if self._has_backlog and receiver.nacks.missing_count > _MUCH:
+                    stop = min(receiver.nacks.stop, receiver.head)
+                    stream.repairs.history = max(stream.repairs.history, stop)
                 self.multicast.ask(stream, window=window, crowded=crowded, now_ns=now_ns)
                 self.stream_table.drain(stream)
                 continue
@@ -613,11 +621,7 @@ class SubscriberCore:
         for route, wanted in plan.asked:
             for at in range(0, len(wanted), control.RANGES_MAX):
                 part = wanted[at : at + control.RANGES_MAX]
-                received = self._effects.received(route.key)
-                limit = self.config.frame_bytes_max
-                body = control.Nack(topic, part, frame_bytes_max=limit, received=received)
-                frame = wire.control_frame(Kind.NACK, peer.session, body)
-                self.requests.append((route.key, frame))
+                self._effects.nack(route.key, peer.session, topic, part)
 
     def _on_denied(self, publisher: str, frame: Frame) -> None:
         body = control.read_body(frame, control.Denied)
@@ -662,8 +666,7 @@ class SubscriberCore:
         peer.last_heard_ns = now_ns
         if peer.state is _UNCONFIRMED:
             return  # the echo's heads show what was published meanwhile
-        stream = peer.streams.get(frame.topic)
-        stream = stream or self.stream_table.open(peer, frame.topic, now_ns)
+        stream = self.table.open_stream(peer, frame.topic, now_ns)
         # Nothing can be delivered before the echo, which must not find the buffer full.
         is_early = not stream.receiver.started
         if shed or (is_early and 2 * self.bytes_held >= self.config.receive_bytes):
@@ -720,7 +723,12 @@ class SubscriberCore:
             endpoint_hash = self._receive_heartbeat(line, frame, now_ns)
             self.relays.on_head(self.peers[frame.session], line, frame, now_ns)
         if endpoint_hash not in (0, state.endpoint_hash):
-            self.joiner.on_unknown_session(line, now_ns)
+            self._on_unknown_session(line, now_ns)
+
+    def _on_unknown_session(self, line: int, now_ns: int) -> None:
+        """Note that a frame came of another session than the line's welcome announced."""
+        if self.lines[line].unknown_ns is None:
+            self.lines[line].unknown_ns = now_ns
 
     def forget_last(self) -> None:
         """Take the next frame as that of any stream."""
@@ -735,16 +743,15 @@ class SubscriberCore:
         self._check_server(line, peer, frame)
         body = control.read_body(frame, control.Heartbeat)
         peer.last_heard_ns = now_ns
-        if self.joiner.on_incarnation(peer, body.incarnation, now_ns):
-            self.joiner.send_probe(peer, peer.handshake.line, now_ns)
+        if self.table.on_incarnation(peer, body.incarnation):
+            self.table.send_probe(peer, peer.handshake.line, now_ns)
         if body.incarnation != peer.incarnation and len(self.lines) == 1:
             on_shorter(peer, frame.topic, body.incarnation, frame.sequence)
         if peer.is_held:
             return body.endpoint_hash
-        stream = peer.streams.get(frame.topic)
-        stream = stream or self.stream_table.open(peer, frame.topic, now_ns)
-        if body.incarnation and body.incarnation == peer.incarnation and not stream.unseen:
-            stream.published = max(stream.published, frame.sequence)
+        stream = self.table.open_stream(peer, frame.topic, now_ns)
+        if body.incarnation and body.incarnation == peer.incarnation and not stream.compared.unseen:
+            stream.compared.published = max(stream.compared.published, frame.sequence)
         if self.multicast is not None and peer.group is not None:
             self.multicast.observe_head(stream, frame.sequence, body.earliest, now_ns)
             self.stream_table.drain(stream)

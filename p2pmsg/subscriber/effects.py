@@ -3,9 +3,9 @@
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum, auto
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from p2pmsg import wire
+from p2pmsg import control, wire
 from p2pmsg.wire import Kind
 
 _MORE_THAN_SENT: Final = 2**40
@@ -41,15 +41,11 @@ class Command:
     text: str = ""
 
 
-class Send(NamedTuple):
-    """A frame for the recovery channel of a session, or of a relay; without one it is dropped."""
-
-    session: int
-    frame: bytes
-
-
 class Effects:
     """Collects what the shell is to do and to send.
+
+    Args:
+        frame_bytes_max: the largest frame that is taken.
 
     Attributes:
         commands: what to do, oldest first.
@@ -58,7 +54,8 @@ class Effects:
 
     """
 
-    def __init__(self) -> None:
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
         self.commands: deque[Command] = deque()
         self.requests: deque[tuple[int, bytes]] = deque()
         self._received: dict[int, int] = {}
@@ -78,11 +75,12 @@ class Effects:
         """Note that a frame came over the recovery channel of a session, or of a relay."""
         self._received[key] = self._received.get(key, 0) + 1
 
-    def received(self, key: int) -> int | None:
-        """Return how many frames came over a recovery channel, as NACKs say it; None: nothing."""
-        if not self.counts_replies:
-            return None
-        return self._received_more + self._received.get(key, 0)
+    def nack(self, key: int, session: int, topic: str, ranges: list[tuple[int, int]]) -> None:
+        """Ask over a recovery channel for messages of a stream."""
+        received = self._received_more + self._received.get(key, 0) if self.counts_replies else None
+        limit = self._frame_bytes_max
+        body = control.Nack(topic, ranges, frame_bytes_max=limit, received=received)
+        self.send(key, Kind.NACK, session, body)
 
     def forget_received(self) -> None:
         """Let publishers send all again that is asked for: a frame may have been lost in here."""

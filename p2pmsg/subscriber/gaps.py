@@ -198,11 +198,6 @@ class ReceiveWindow:
         self._messages += frame.count
         self._bytes += len(frame.data)
 
-    @property
-    def bytes_read(self) -> int:
-        """How many bytes of frames have come."""
-        return self._bytes
-
     def window(self) -> int:
         """Return how many messages fit, twice: while they come, others are read."""
         if not self._frames:

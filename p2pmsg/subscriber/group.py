@@ -1,7 +1,7 @@
 """The receiver of a multicast: datagrams in, frames, NACKs and marks out. No I/O.
 
-It yields what its subscriber's core is to take, and goes on when that is done: a frame may join the
-session that the next datagram is of.
+Its subscriber's core takes each frame before the next datagram is looked at: it may join the
+session that the next one is of.
 
 ::
 
@@ -12,38 +12,29 @@ session that the next datagram is of.
        └─ history, or too long ─────────────────────────────────┘
 """
 
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
-from random import Random
+from collections import deque
 from typing import Any, Protocol
 
 from p2pmsg import control, wire
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.datagram import take_run
 from p2pmsg.multicast.parity import WAIT_NS, ParityReader
-from p2pmsg.multicast.progress import ProgressMarks
 from p2pmsg.multicast.run import Run
-from p2pmsg.subscriber.connections import Connection
-from p2pmsg.subscriber.effects import Effects
+from p2pmsg.subscriber.announcement import Announcements
 from p2pmsg.subscriber.group_keys import GroupKeyClient
 from p2pmsg.subscriber.rejoin import Rejoin
-from p2pmsg.subscriber.sessions import GroupState, RepairIn, Session, Stream
-from p2pmsg.subscriber.settings import Settings
+from p2pmsg.subscriber.session_table import SessionTable
+from p2pmsg.subscriber.sessions import VAIN_MAX, GroupState, Session, Stream
 from p2pmsg.subscriber.states import State
-from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.topics import matches
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Feedback, RangeSet, Reassembler
+from recovery import RangeSet, Reassembler
 
 _MS = 1_000_000
 OUTGOING_MAX = 1024
 """Datagrams that wait to be sent back; what would pass it is asked for again."""
 TOPICS_MAX = 65_536
 """Topics that are remembered as wanted or not."""
-UNJOINED_MAX = 64
-"""Sessions that were announced and not joined; with more, further ones have to wait."""
-UNJOINED_NS = 10_000 * _MS
-"""How long a session may be announced without being joined, before it is forgotten."""
 WARN_NS = 60_000 * _MS
 """The shortest time between two warnings about sealed publishers: anybody announces some."""
 ATTEMPTS_MAX = 4
@@ -52,9 +43,6 @@ in 160,000 times at 5 % loss, and more often at 50 %."""
 RANGES_PER_NACK = 48
 """So many ranges fit a datagram, with the longest topic."""
 
-VAIN_MAX = 8
-"""Gaps in a row that were asked for by UDP in vain; then they are asked for over TCP at once. Where
-half of all datagrams are lost, this happens once in 10,000 times."""
 BY_UDP_NS = 60_000 * _MS
 """After how long one is asked for by UDP again, and the shortest time between two warnings."""
 _Key = tuple[int, bytes, int, int]
@@ -73,90 +61,58 @@ def source_of_line(peer: Session, line: int) -> Any:
     return None if state is None else state.sources.get(line)
 
 
-def _unreachable_text(peer: Session, address: Any) -> str:
-    """Return what is said of a publisher of which no repair comes by UDP."""
-    place = str(address)
-    if isinstance(address, tuple):
-        host, port = address[:2]
-        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return (
-        f"no repair of publisher {peer.name!r} comes by UDP: {VAIN_MAX} times in a row what was "
-        f"missing was asked for at {place} in vain, and then repaired over its recovery "
-        f"endpoint {peer.own.recovery}. It is asked for there at once from now on, and by UDP "
-        f"again after a minute. Does a firewall or a NAT drop UDP from here to {place}, where its "
-        f"datagrams come from, or the network large datagrams (datagram_bytes)?"
-    )
+class FrameTaker(Protocol):
+    """Takes what datagrams bring; `SubscriberCore` does."""
 
+    def receive_frame(self, line: int, data: bytes, *, now_ns: int, shed: bool = False) -> None:
+        """Take a frame as one of a connection."""
 
-Came = bytes | Run | RepairIn | None
-"""A frame as one of a connection, a frame joined of many of the last stream's, a frame that was
-missing, or None: a datagram of which nothing is left to do."""
+    def receive_run(self, line: int, run: Run, now_ns: int) -> None:
+        """Take a frame joined of many of the last stream's."""
 
-
-class Joiner(Protocol):
-    """Joins sessions and ends them: what datagrams may lead to."""
-
-    rejoin: Rejoin
-
-    def receive_announcement(self, line: int, frame: Frame, address: Any, now_ns: int) -> None:
-        """Take what a publisher says again and again."""
-
-    def repeat_probe(self, peer: Session) -> None:
-        """Ask again for the echo of a session that is awaited."""
-
-    def forget_peer(self, session: int) -> None:
-        """Forget a session that never was."""
+    def receive_repair(
+        self, stream: Stream, frame: Frame, now_ns: int, *, is_sent: bool = True
+    ) -> None:
+        """Take a frame that was missing, and was sent again, or worked out from parity."""
 
 
 class MulticastReceiver:
     """Takes the datagrams of a subscriber, and asks by datagrams for what is missing.
 
     Args:
-        settings: the subscriber's.
-        stream_table: has the streams of the sessions.
-        joiner: joins sessions and ends them.
-        lines: the connections of the data path.
-        peers: the sessions by their ids.
-        effects: takes what the shell is to do and to send.
-        invalid: counts what was dropped, by reason.
-        rng: source of the back-off.
+        table: owns the sessions.
+        announcements: takes what publishers announce.
+        rejoin: asks publishers for what contradicts what is known.
+        taker: takes the frames.
 
     Attributes:
+        datagrams: how many came that were none of the frames that `taker` has counted.
         outgoing: (line, address, datagram) to send, oldest first.
         last_stream: the stream of the last frame that was taken, or None where it may not go on.
             Its owner sets it.
         buffer_bytes: how much each line's receive buffer holds; missing: not known yet.
         reassembler: the parts of large frames.
         parity: works out what was lost, once a publisher has sent parity.
-        marks: which of the publishers' marks were read.
         keys: opens sealed datagrams; None: those without a seal are taken, and no others.
 
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        stream_table: StreamTable,
-        joiner: Joiner,
-        *,
-        lines: Sequence[Connection],
-        peers: Mapping[int, Session],
-        effects: Effects,
-        invalid: Counter[str],
-        rng: Random,
+        self, table: SessionTable, announcements: Announcements, rejoin: Rejoin, taker: FrameTaker
     ) -> None:
-        config = settings.config
         self.keys: GroupKeyClient | None = None
-        self._settings = settings
-        self._config = config.multicast
-        self._frame_bytes_max = config.frame_bytes_max
-        self._table = stream_table
-        self._joiner = joiner
-        self._lines = lines
-        self._peers = peers
-        self._effects = effects
-        self._invalid = invalid
-        self._rng = rng
+        self._settings = table.settings
+        self._config = table.settings.config.multicast
+        self._table = table
+        self._announcements = announcements
+        self._rejoin = rejoin
+        self._taker = taker
+        self._shed = False
+        self.datagrams = 0
+        self._lines = table.lines
+        self._peers = table.peers
+        self._effects = table.effects
+        self._invalid = table.invalid
         self.outgoing: deque[tuple[int, Any, bytes]] = deque()
         self.last_stream: Stream | None = None
         self.buffer_bytes: dict[int, int] = {}
@@ -165,22 +121,21 @@ class MulticastReceiver:
         self.control_parts: Reassembler[_Key] = Reassembler(
             bytes_max=2**20, wholes_max=64, age_max=1.0
         )
-        self.marks = ProgressMarks()
+        self._gapped: dict[int, Session] = {}  # with marks that have a gap before them
         self.parity: ParityReader | None = None
         self._wanted: dict[bytes, bool] = {}
         self._known: tuple[Stream, int, Any] | None = None  # which comes from its publisher
-        self._timed: dict[int, tuple[Stream, int, int]] = {}
         self._warn_ns = -WARN_NS
 
     def use_seal(self) -> None:
         """Take no datagrams except sealed ones, and announcements, which are hints."""
         subscriber, invalid = self._settings.subscriber, self._invalid
         signed_only = self._config.source == "signed"
-        self.keys = GroupKeyClient(
+        self.keys = self._table.keys = GroupKeyClient(
             subscriber, self._peers, self._effects, invalid, signed_only=signed_only
         )
 
-    def decode(
+    def receive(
         self,
         line: int,
         data: memoryview,
@@ -189,16 +144,17 @@ class MulticastReceiver:
         *,
         now_ns: int,
         shed: bool = False,
-    ) -> Iterator[Came]:
-        """Yield what is in consecutive datagrams of `segment` bytes, the last perhaps shorter.
+    ) -> None:
+        """Take what is in consecutive datagrams of `segment` bytes, the last perhaps shorter.
 
         What is kept of `data` is copied. With `shed`, messages are only noted to exist.
         """
+        self._shed = shed
         if self.keys is None:
-            yield from self._decode(line, data, segment, address, now_ns, shed)
+            self._decode(line, data, segment, address, now_ns)
         else:
-            yield from self._decode_sealed(self.keys, line, data, segment, address, now_ns, shed)
-        if self.marks.waiting:
+            self._decode_sealed(self.keys, line, data, segment, address, now_ns)
+        if self._gapped:
             self._answer_completed()
 
     def _decode_sealed(
@@ -209,9 +165,8 @@ class MulticastReceiver:
         segment: int,
         address: Any,
         now_ns: int,
-        shed: bool,
-    ) -> Iterator[Came]:
-        """Do as `decode`; of what is not sealed only announcements are taken."""
+    ) -> None:
+        """Do as `receive`; of what is not sealed only announcements are taken."""
         at, end = 0, len(data)
         while at < end or not end:
             try:
@@ -220,29 +175,23 @@ class MulticastReceiver:
                     at = opened.after
                     if opened.datagrams and opened.segment > 0:
                         frames, session = memoryview(opened.frames), opened.key.owner
-                        yield from self._decode(
-                            line, frames, opened.segment, address, now_ns, shed, session
-                        )
+                        self._decode(line, frames, opened.segment, address, now_ns, session)
                     continue
             except FrameError as error:
                 try:
-                    yield from self._receive_readable(
-                        line, data[at : at + segment], address, now_ns
-                    )
+                    self._receive_readable(line, data[at : at + segment], address, now_ns)
                 except FrameError:
                     self._invalid[str(error)] += 1
             at += segment
             if not end:
                 break
 
-    def _receive_readable(
-        self, line: int, data: memoryview, address: Any, now_ns: int
-    ) -> Iterator[Came]:
+    def _receive_readable(self, line: int, data: memoryview, address: Any, now_ns: int) -> None:
         """Take an announcement, or a part of one, in a group where all else is sealed."""
         frame = datagram.open_datagram(data)
         if frame[0] or frame[4] not in (Kind.WELCOME, Kind.FRAGMENT):
             raise FrameError("unsealed")
-        yield from self._receive_frame(line, frame, address, now_ns)
+        self._receive_frame(line, frame, address, now_ns)
 
     def _decode(
         self,
@@ -251,10 +200,9 @@ class MulticastReceiver:
         segment: int,
         address: Any,
         now_ns: int,
-        shed: bool,
         sealed_by: int | None = None,
-    ) -> Iterator[Came]:
-        """Do as `decode`, for datagrams with checksums, or those that a session has sealed."""
+    ) -> None:
+        """Do as `receive`, for datagrams with checksums, or those that a session has sealed."""
         state = self._lines[line]
         trailer_bytes = datagram.TRAILER_BYTES if sealed_by is None else 0
         at, end = 0, len(data)
@@ -269,7 +217,7 @@ class MulticastReceiver:
                     self._known = (stream, line, address) if fits and stream else None
                 else:
                     fits = True
-            if fits and stream is not None and not shed and self.parity is None:
+            if fits and stream is not None and not self._shed and self.parity is None:
                 session = stream.peer.session
                 run = None
                 if sealed_by is None or sealed_by == session:
@@ -278,7 +226,7 @@ class MulticastReceiver:
                         trailer_bytes,
                     )  # fmt: skip
                 if run is not None:
-                    yield run
+                    self._taker.receive_run(line, run, now_ns)
                     state.received += run.datagrams
                     state.last_heard_ns = now_ns
                     at = run.after
@@ -290,14 +238,17 @@ class MulticastReceiver:
                     frame = datagram.without_zeros(bytes(data[at : at + segment]))
                     self._check_sealer(frame, sealed_by)
                 if fits and stream and self.parity is None and frame.startswith(stream.prefix):
-                    yield frame
+                    self._pass_on(line, frame, now_ns)
                 else:
-                    yield from self._receive_frame(line, frame, address, now_ns)
+                    self._receive_frame(line, frame, address, now_ns)
             except FrameError as error:
                 self._invalid[str(error)] += 1
             at += segment
             if not end:
                 break
+
+    def _pass_on(self, line: int, data: bytes, now_ns: int) -> None:
+        self._taker.receive_frame(line, data, now_ns=now_ns, shed=self._shed)
 
     def _check_sealer(self, frame: bytes, session: int) -> None:
         """Raise `FrameError` where a session's key has sealed a frame that is not its own."""
@@ -311,70 +262,20 @@ class MulticastReceiver:
             if peer.group and said in (peer.probe, peer.group.proof) and peer.session != session:
                 raise FrameError("owner")
 
-    def make_space(self, now_ns: int) -> None:
-        """Raise `FrameError` where there are too many sessions that were announced only."""
-        unjoined = [peer for peer in self._peers.values() if peer.group and not peer.joined]
-        for peer in unjoined:
-            self._check_unjoined(peer, now_ns)
-        if sum(peer.session in self._peers for peer in unjoined) >= UNJOINED_MAX:
-            raise FrameError("sessions_unconfirmed")
-
-    def _check_unjoined(self, peer: Session, now_ns: int) -> None:
-        """Forget a session that was announced and never joined, after a while."""
-        if not peer.joined and now_ns - peer.own.met_ns > UNJOINED_NS:
-            self._invalid["unanswered"] += 1
-            self._joiner.forget_peer(peer.session)
-
-    def forget(self, peer: Session) -> None:
-        """Forget what there is of a session."""
-        if self.keys is not None:
-            self.keys.forget(peer.session)
-        self._known = None
-        self.marks.forget(peer.session)
-        self._timed.pop(peer.session, None)
-        for line in self._lines:
-            if line.session == peer.session:
-                line.session = None
-
-    def check(self, now_ns: int) -> None:
-        """Do what is due."""
-        for peer in list(self._peers.values()):
-            if peer.group is not None:
-                self._check_unjoined(peer, now_ns)
-                if peer.group.vain >= VAIN_MAX:
-                    self._on_unreachable(peer)
-
     def observe_head(self, stream: Stream, head: int, earliest: int, now_ns: int) -> None:
         """Take the head that a datagram names; its publisher is asked for one that is far ahead."""
         receiver = stream.receiver
         if receiver.started and head - receiver.head > stream.jump_max:
-            self._joiner.rejoin.ask(stream.peer, now_ns, [stream.topic])
+            self._rejoin.ask(stream.peer, now_ns, [stream.topic])
         else:
             receiver.observe_head(head, now_ns=now_ns)
         if earliest > receiver.expected:  # what is older is history, asked for over TCP
-            stream.history = max(stream.history, min(earliest, receiver.head))
+            stream.repairs.history = max(stream.repairs.history, min(earliest, receiver.head))
 
     def refuse_jump(self, stream: Stream, frame: Frame, now_ns: int) -> None:
         """Drop a frame so far ahead that its publisher is asked first whether that can be."""
         self._invalid["ahead"] += 1
-        self._joiner.rejoin.ask(stream.peer, now_ns, [stream.topic])
-
-    def on_repair(self, peer: Session, now_ns: int) -> None:
-        """Note that a publisher itself sends a repair over its recovery channel."""
-        if peer.group is not None and peer.group.vain >= VAIN_MAX:
-            text = self._on_unreachable(peer)
-            if text and now_ns >= self._warn_ns:
-                self._warn_ns = now_ns + WARN_NS
-                self._effects.warn(peer.handshake.line, peer.session, text)
-
-    def _on_unreachable(self, peer: Session) -> str:
-        """Have `stats()` name a publisher that is not reached by UDP; return what it says."""
-        place = self._place(peer)
-        if place is None or peer.gone:
-            return ""
-        text = _unreachable_text(peer, place[1])
-        self._lines[place[0]].one_way = text
-        return text
+        self._rejoin.ask(stream.peer, now_ns, [stream.topic])
 
     def receive_reply(self, peer: Session, frame: Frame, now_ns: int) -> bool:
         """Take what a publisher said over the recovery channel; False: it is nothing of ours."""
@@ -383,28 +284,10 @@ class MulticastReceiver:
             peer.group.token, peer.group.parity = body.token, body.parity
         elif frame.kind == Kind.KEYS and self.keys is not None:
             self.keys.receive_keys(peer, frame, now_ns)
-            self._joiner.repeat_probe(peer)
+            self._table.repeat_probe(peer, peer.own)
         else:
             return False
         return True
-
-    def begin_incarnation(self, peer: Session) -> None:
-        """Start over with a session whose publisher was started again, or is elsewhere."""
-        if self.keys is not None:
-            self.keys.begin_incarnation(peer.session)
-        self.marks.forget(peer.session)
-        self._timed.pop(peer.session, None)
-        if peer.group is not None:
-            peer.group.token = peer.group.vain = 0
-        for stream in peer.streams.values():  # what it sent before is in its log only
-            stream.history = max(stream.history, stream.receiver.head)
-
-    def make_feedback(self, receivers: int) -> Feedback:
-        """Return what draws the waits for one publisher's streams, in a group of so many."""
-        feedback = Feedback(self._rng)
-        if receivers > 0:
-            feedback.group_size = receivers
-        return feedback
 
     def ask(self, stream: Stream, *, window: int, crowded: bool, now_ns: int) -> None:
         """Ask for what is due of a stream, by UDP or over the recovery channel.
@@ -425,18 +308,17 @@ class MulticastReceiver:
                     near.append((start, min(stop, max(fits, start + 1))))
                 else:
                     far.append((start, stop))
-                    if attempt > ATTEMPTS_MAX and start >= stream.history and state.is_followed:
+                    if (
+                        attempt > ATTEMPTS_MAX
+                        and start >= stream.repairs.history
+                        and state.is_followed
+                    ):
                         state.vain, state.is_followed = state.vain + 1, False
                         state.by_udp_ns = now_ns + BY_UDP_NS
             state.is_followed |= bool(near) and attempt == 1
             self._nack(stream, near, attempt, now_ns)
         if far:
-            limit = self._frame_bytes_max
-            received = self._effects.received(peer.session)
-            body = control.Nack(
-                stream.topic, list(RangeSet(far)), frame_bytes_max=limit, received=received
-            )
-            self._effects.send(peer.session, Kind.NACK, peer.session, body)
+            self._effects.nack(peer.session, peer.session, stream.topic, list(RangeSet(far)))
 
     def _is_near(self, stream: Stream, start: int, stop: int, attempt: int, now_ns: int) -> bool:
         state = stream.peer.group
@@ -446,23 +328,15 @@ class MulticastReceiver:
             and (state.token or self.keys is not None)
             and (state.vain < VAIN_MAX or now_ns >= state.by_udp_ns)
             and stop - start <= stream.jump_max
-            and start >= stream.history
+            and start >= stream.repairs.history
             and stream.peer.state is not State.ONE_WAY
-            and self._place(stream.peer) is not None
+            and state.sources
         )
-
-    def _place(self, peer: Session) -> tuple[int, Any] | None:
-        """Return where a publisher hears us: (line, address); None: it is not known."""
-        if peer.group is None or not peer.group.sources:
-            return None
-        lines = self._lines
-        return max(peer.group.sources.items(), key=lambda place: lines[place[0]].last_heard_ns)
 
     def _nack(
         self, stream: Stream, ranges: list[tuple[int, int]], attempt: int, now_ns: int
     ) -> None:
         peer, topic = stream.peer, stream.topic
-        self._on_asked(stream, ranges, attempt)
         whole: list[tuple[int, int]] = []
         for start, stop in ranges:
             key = (peer.session, topic.encode(), start, int(Kind.DATA))
@@ -474,30 +348,11 @@ class MulticastReceiver:
                 whole.append((start, stop))
         for index in range(0, len(whole), RANGES_PER_NACK):
             self._send(peer, control.Nack(topic, whole[index : index + RANGES_PER_NACK], attempt))
-        if whole and attempt == 1 and peer.session not in self._timed:
-            self._timed[peer.session] = (stream, whole[0][0], now_ns)
-
-    def _on_asked(self, stream: Stream, ranges: list[tuple[int, int]], attempt: int) -> None:
-        """Time an answer no more that can be one to either of two questions, or will not come."""
-        timed = self._timed.get(stream.peer.session)
-        if timed is None:
-            return
-        asked, sequence, _ = timed
-        again = asked is stream and attempt > 1
-        if asked.receiver.has(sequence, 1) or (
-            again and any(start <= sequence < stop for start, stop in ranges)
-        ):
-            del self._timed[stream.peer.session]
-
-    def on_pause(self) -> None:
-        """Note that nothing is read for lack of space, so that answers seem to take long."""
-        self._timed.clear()
 
     def _send(self, peer: Session, nack: control.Nack) -> None:
-        place = self._place(peer)
-        if place is None or peer.group is None:
+        if peer.group is None or not peer.group.sources:
             return
-        line, address = place
+        line, address = peer.group.place(self._lines)
         nack.token = peer.group.token
         frame = wire.control_frame(Kind.NACK, peer.session, nack)
         self._put(peer, line, address, frame)
@@ -510,46 +365,46 @@ class MulticastReceiver:
         if made is not None:
             self.outgoing.append((line, address, made))
 
-    def _receive_frame(self, line: int, data: bytes, address: Any, now_ns: int) -> Iterator[Came]:
+    def _receive_frame(self, line: int, data: bytes, address: Any, now_ns: int) -> None:
         zero = data.index(b"\0")
         kind, flags = data[zero + 4], data[zero + 5]
         if kind == Kind.WELCOME:
-            yield from self._receive_welcome(line, data, address, now_ns)
+            self._receive_welcome(line, data, address, now_ns)
             return
         sender = self._peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
         proves_place = not zero and kind == Kind.FRAGMENT  # it is of a welcome, or of an echo
         if sender is not None and not proves_place and not is_from(sender, line, address):
             raise FrameError("source")
         if zero and not self._wants(data[:zero]):
-            yield None
+            self.datagrams += 1
             self._lines[line].last_heard_ns = now_ns
             if sender is not None:
                 sender.last_heard_ns = now_ns
         elif kind == Kind.FRAGMENT:
-            yield from self._receive_part(line, Frame(data), address, now_ns)
+            self._receive_part(line, Frame(data), address, now_ns)
         elif kind == Kind.PARITY:
-            yield from self._receive_parity(line, Frame(data), now_ns)
+            self._receive_parity(line, Frame(data), now_ns)
         elif kind == Kind.MARK:
-            yield None
+            self.datagrams += 1
             self._receive_mark(line, Frame(data), address, now_ns)
         elif kind == Kind.ECHO:
-            yield from self._receive_echo(line, data, address, now_ns)
+            self._receive_echo(line, data, address, now_ns)
         elif kind == Kind.DATA and flags & wire.FLAG_RETRANSMISSION:
-            yield from self._receive_repair(data, now_ns)
+            self._receive_repair(data, now_ns)
         else:
             if self.parity is not None and kind == Kind.DATA:
                 frame = Frame(data)
                 self.parity.note(frame.session, frame.topic, frame.sequence, data)
-            yield data
+            self._pass_on(line, data, now_ns)
 
-    def _receive_welcome(self, line: int, data: bytes, address: Any, now_ns: int) -> Iterator[Came]:
-        yield None
+    def _receive_welcome(self, line: int, data: bytes, address: Any, now_ns: int) -> None:
+        self.datagrams += 1
         frame = Frame(data)
         state = self._lines[line]
         state.received += 1
         if bool(frame.flags & wire.FLAG_SEALED) != (self.keys is not None):
             self._refuse_welcome(line, frame, now_ns)
-        self._joiner.receive_announcement(line, frame, address, now_ns)
+        self._announcements.receive_of_group(line, frame, address, now_ns)
         state.last_heard_ns = now_ns
 
     def _refuse_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
@@ -568,7 +423,7 @@ class MulticastReceiver:
             self._effects.warn(line, frame.session, text)
         raise FrameError(reason)
 
-    def _receive_echo(self, line: int, data: bytes, address: Any, now_ns: int) -> Iterator[Came]:
+    def _receive_echo(self, line: int, data: bytes, address: Any, now_ns: int) -> None:
         """Take an echo, which shows where the datagrams of its publisher come from.
 
         Only it knows the probe, until it sends this. A sealed echo shows it only where the
@@ -579,7 +434,7 @@ class MulticastReceiver:
         for peer in peers:
             if peer.group is not None:
                 peer.group.moved = self._has_moved(peer.group, line, address)
-        yield data
+        self._pass_on(line, data, now_ns)
         for peer in peers:
             state = peer.group
             if state is None or not peer.joined:
@@ -596,8 +451,8 @@ class MulticastReceiver:
         lines = {at for at, one in enumerate(self._lines) if one.shared}
         return lines == state.sources.keys() and bool(state.sources[line] != address)
 
-    def _receive_parity(self, line: int, frame: Frame, now_ns: int) -> Iterator[Came]:
-        yield None
+    def _receive_parity(self, line: int, frame: Frame, now_ns: int) -> None:
+        self.datagrams += 1
         peer = self._peers.get(frame.session)
         if peer is None or not peer.joined or peer.group is None:
             return
@@ -614,10 +469,10 @@ class MulticastReceiver:
                 raise FrameError("parity")
             found = peer.streams.get(again.topic)
             if found is None:
-                yield data
+                self._pass_on(line, data, now_ns)
             elif not found.receiver.has(again.sequence, again.count):
                 before = found.receiver.repaired
-                yield RepairIn(found, again, is_sent=False)
+                self._taker.receive_repair(found, again, now_ns, is_sent=False)
                 # What nobody knew to be missing yet has simply come.
                 self.parity.recovered += found.receiver.repaired - before
 
@@ -633,7 +488,7 @@ class MulticastReceiver:
             self._wanted[topic] = wanted
         return wanted
 
-    def _receive_part(self, line: int, frame: Frame, address: Any, now_ns: int) -> Iterator[Came]:
+    def _receive_part(self, line: int, frame: Frame, address: Any, now_ns: int) -> None:
         index, parts, total, part = datagram.read_part(frame)
         peer = self._peers.get(frame.session)
         topic = frame.topic.encode()
@@ -646,10 +501,9 @@ class MulticastReceiver:
         if not topic and all(one.probe != frame.session for one in self._peers.values()):
             reassembler = self.control_parts
         elif peer is not None and topic:
-            stream = peer.streams.get(frame.topic)
-            stream = stream or self._table.open(peer, frame.topic, now_ns)
+            stream = self._table.open_stream(peer, frame.topic, now_ns)
             if stream.receiver.has(frame.sequence, frame.count):
-                yield None
+                self.datagrams += 1
                 reassembler.discard(key)
                 return
             beyond = frame.sequence - stream.receiver.head
@@ -661,7 +515,7 @@ class MulticastReceiver:
         if reassembler.refused > refused:
             raise FrameError("fragment")
         if whole is None:
-            yield None
+            self.datagrams += 1
             return
         if not whole.startswith(topic + b"\0"):
             raise FrameError("fragment")
@@ -669,13 +523,13 @@ class MulticastReceiver:
         if (again.session, again.sequence) != (frame.session, frame.sequence):
             raise FrameError("fragment")
         if again.kind == Kind.DATA and frame.flags & wire.FLAG_RETRANSMISSION:
-            yield from self._receive_repair(whole, now_ns)
+            self._receive_repair(whole, now_ns)
         elif again.kind == Kind.ECHO:
-            yield from self._receive_echo(line, whole, address, now_ns)
+            self._receive_echo(line, whole, address, now_ns)
         elif again.kind == Kind.WELCOME:
-            yield from self._receive_welcome(line, whole, address, now_ns)
+            self._receive_welcome(line, whole, address, now_ns)
         else:
-            yield whole
+            self._pass_on(line, whole, now_ns)
 
     def _receive_mark(self, line: int, frame: Frame, address: Any, now_ns: int) -> None:
         peer = self._peers.get(frame.session)
@@ -687,26 +541,28 @@ class MulticastReceiver:
             return  # nobody is answered whose address is not known to be the publisher's
         if space > 0:
             gaps = [one.receiver for one in peer.streams.values() if one.receiver.missing]
-            self.marks.note(peer.session, frame.sequence, gaps if peer.gaps else ())
-            self._answer_mark(peer, line, address, space)
+            peer.group.marks.note(frame.sequence, gaps if peer.gaps else ())
+            if peer.gaps:
+                self._gapped[peer.session] = peer
+            self._answer_mark(peer, peer.group, line, address)
 
     def _answer_completed(self) -> None:
         """Report to publishers that nothing is missing any more before their marks."""
-        for session in self.marks.completed():
-            peer = self._peers.get(session)
-            place = None if peer is None else self._place(peer)
-            if peer is not None and place is not None:
-                self._answer_mark(peer, *place, self.buffer_bytes.get(place[0], 0))
+        for session, peer in list(self._gapped.items()):
+            group = peer.group
+            if group is not None and group.marks.has_completed() and group.sources:
+                self._answer_mark(peer, group, *group.place(self._lines))
+            if not peer.gaps or peer.gone:
+                del self._gapped[session]
 
-    def _answer_mark(self, peer: Session, line: int, address: Any, space: int) -> None:
-        position, complete = self.marks.place(peer.session)
-        token = 0 if peer.group is None else peer.group.token
-        body = control.Marked(self._settings.subscriber, complete, max(1, space), token)
-        reply = wire.control_frame(Kind.MARKED, peer.session, body, sequence=position)
+    def _answer_mark(self, peer: Session, group: GroupState, line: int, address: Any) -> None:
+        marks, space = group.marks, max(1, self.buffer_bytes.get(line, 0))
+        body = control.Marked(self._settings.subscriber, marks.complete, space, group.token)
+        reply = wire.control_frame(Kind.MARKED, peer.session, body, sequence=marks.read)
         self._put(peer, line, address, reply)
 
-    def _receive_repair(self, data: bytes, now_ns: int) -> Iterator[Came]:
-        yield None
+    def _receive_repair(self, data: bytes, now_ns: int) -> None:
+        self.datagrams += 1
         frame = Frame(datagram.with_flags(data, remove=wire.FLAG_RETRANSMISSION))
         peer = self._peers.get(frame.session)
         if peer is None:
@@ -717,9 +573,4 @@ class MulticastReceiver:
             return  # a repair of what came before we joined
         if peer.group is not None and not stream.receiver.has(frame.sequence, frame.count):
             peer.group.vain = 0  # else it may be for another receiver
-        timed = self._timed.get(peer.session)
-        if timed is not None and timed[0] is stream and frame.covers(timed[1]):
-            del self._timed[peer.session]
-            if peer.feedback is not None:
-                peer.feedback.answered(now_ns - timed[2])
-        yield RepairIn(stream, frame, is_sent=True)
+        self._taker.receive_repair(stream, frame, now_ns)

@@ -11,6 +11,7 @@ from random import Random
 from typing import Final
 
 from p2pmsg.subscriber.effects import Effects
+from p2pmsg.subscriber.states import ROUTE_TRANSITIONS, RouteEvent, RouteState
 from p2pmsg.wire import Kind
 from recovery.retry import RetryPolicy
 
@@ -25,43 +26,55 @@ class Handshake:
 
     Attributes:
         line: the connection over which the echo comes; -1: none was asked for yet.
+        state: where the route stands; `states` has the table.
         probe: the id of the echo that is awaited, or None.
-        joined: whether an echo came.
-        closing: whether the other side said that it closes.
-        has_last: whether its last heads came over the recovery channel: no echo is needed.
-        reported_complete: whether it was reported since that nothing of it is missing.
         keep_alive_ns: when to report again that this subscriber is there.
         began_ns: when the last probe was begun.
 
     """
 
-    __slots__ = (
-        "_due_ns", "_tries", "began_ns", "closing", "has_last", "joined", "keep_alive_ns", "line",
-        "probe", "reported_complete",
-    )  # fmt: skip
+    __slots__ = ("_due_ns", "_tries", "began_ns", "keep_alive_ns", "line", "probe", "state")
 
     def __init__(self, line: int) -> None:
         self.line = line
+        self.state = RouteState.ASKED
         self.probe: int | None = None
-        self.joined = self.closing = self.reported_complete = self.has_last = False
         self.keep_alive_ns = self.began_ns = self._due_ns = self._tries = 0
+
+    def on(self, event: RouteEvent) -> None:
+        """Take note of something that happens."""
+        self.state = ROUTE_TRANSITIONS[self.state].get(event, self.state)
+
+    @property
+    def joined(self) -> bool:
+        """Whether an echo came, or is not waited for: the other side closes."""
+        return self.state is not RouteState.ASKED
+
+    @property
+    def closing(self) -> bool:
+        """Whether the other side said that it closes."""
+        return self.state >= RouteState.CLOSING
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether one that closes has heard that nothing of it is missing."""
+        return self.state is RouteState.COMPLETE
 
     def begin(self, line: int, effects: Effects, *, rng: Random, now_ns: int) -> int:
         """Await the echo of a new probe over a line; return its id, for the caller's PROBE."""
-        if self.probe is not None:
-            effects.unsubscribe(self.line, Kind.ECHO, self.probe)
+        self.cancel(effects)
         self.line, self.probe = line, rng.getrandbits(64)
         self.began_ns, self._due_ns, self._tries = now_ns, now_ns + RETRY.wait_ns(0), 0
         effects.subscribe(line, Kind.ECHO, self.probe)
         return self.probe
 
-    def take_due(self, now_ns: int) -> int | None:
-        """Return the probe if it is to be sent again now, or None."""
+    def is_probe_due(self, now_ns: int) -> bool:
+        """Whether the probe is to be sent again now; it counts as sent then."""
         if self.probe is None or now_ns < self._due_ns:
-            return None
+            return False
         self._tries += 1
         self._due_ns = now_ns + RETRY.wait_ns(self._tries)
-        return self.probe
+        return True
 
     def repeat_soon(self) -> None:
         """Repeat the probe often again: its echo came, and another one is wanted."""
@@ -70,7 +83,7 @@ class Handshake:
     def echoed(self, effects: Effects) -> None:
         """Note that the echo came and was taken."""
         self.cancel(effects)
-        self.joined = True
+        self.on(RouteEvent.ECHOED)
 
     def cancel(self, effects: Effects) -> None:
         """Await no echo any more."""
@@ -78,25 +91,19 @@ class Handshake:
             effects.unsubscribe(self.line, Kind.ECHO, self.probe)
             self.probe = None
 
-    def on_closing(self) -> None:
-        """Note that the other side closes, and waits to hear that nothing is missing."""
-        self.closing, self.reported_complete = True, False
-
-    def on_open(self) -> None:
-        """Note that the other side does not close, or is there again."""
-        self.closing = self.reported_complete = self.has_last = False
-
     def renew(self, *, is_same_incarnation: bool) -> None:
         """Note a new connection; what was said to one that closes stays so, and is said again."""
-        if is_same_incarnation and self.reported_complete:
+        if is_same_incarnation and self.is_complete:
             self.keep_alive_ns = 0  # the report may be lost
         else:
-            self.on_open()
+            self.on(RouteEvent.STAYS)
 
     def is_report_due(self, now_ns: int, *, complete: bool) -> bool:
         """Whether JOINED is to be sent: to stay known, or because nothing is missing any more."""
-        return (complete and not self.reported_complete) or now_ns >= self.keep_alive_ns
+        return (complete and not self.is_complete) or now_ns >= self.keep_alive_ns
 
     def on_report(self, due_ns: int, *, complete: bool) -> None:
         """Note that JOINED was sent, and when it is due again."""
-        self.reported_complete, self.keep_alive_ns = complete, due_ns
+        self.keep_alive_ns = due_ns
+        if complete:
+            self.on(RouteEvent.REPORTED)

@@ -29,11 +29,9 @@ from p2pmsg.subscriber.conflation import (
     FOLD_MIN,
     DecodedFrame,
     Fold,
-    SiftedFrame,
     batch_of,
     bytes_of,
     decode,
-    decode_single,
     estimated_bytes,
     fold_due,
     is_folded,
@@ -41,7 +39,7 @@ from p2pmsg.subscriber.conflation import (
 )
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.subscriber.typed import InvalidValue, SiftedBatch, invalid_value
+from p2pmsg.subscriber.typed import InvalidValue, Misfit, invalid_value
 from p2pmsg.wire import (
     NO_COLUMNS,
     REST,
@@ -109,7 +107,7 @@ class ReadyQueue:
             if output is not None:
                 yield stream, output
             else:
-                for one in stream.waiting or ():
+                for one in stream.conflation.waiting or ():
                     yield stream, one
 
     def append(self, stream: Stream, output: Output) -> None:
@@ -132,20 +130,20 @@ class ReadyQueue:
 
     def _add(self, stream: Stream, output: Output) -> None:
         count = output.count if isinstance(output, Delivery) else 0
-        waiting = stream.waiting
+        waiting = stream.conflation.waiting
         if waiting is None:
             if not self._policy.conflates(stream.topic):
                 self.entries.append((stream, output))
                 return
             self.unfolded += count
-            stream.fold_in = FOLD_MIN - count
-            stream.waiting = [output]
+            stream.conflation.fold_in = FOLD_MIN - count
+            stream.conflation.waiting = [output]
             self.entries.append((stream, None))
             return
         self.unfolded += count
         waiting.append(output)
-        stream.fold_in -= count
-        if stream.fold_in <= 0:
+        stream.conflation.fold_in -= count
+        if stream.conflation.fold_in <= 0:
             self.fold(stream)
 
     def first(self) -> tuple[Stream, Output]:
@@ -174,7 +172,7 @@ class ReadyQueue:
         if output is None:
             output = self._newest(stream, now_ns)
         if isinstance(output, Loss):
-            waiting = stream.waiting
+            waiting = stream.conflation.waiting
             self._undo = (
                 stream, output, None, None if waiting is None else [*waiting],
                 stream.delivered_to, stream.delivered_count, stream.conflated,
@@ -191,7 +189,7 @@ class ReadyQueue:
         delivered, held = stream.delivered_count + count, self.bytes_held - size
         conflated = stream.conflated + count - messages
         invalid = self.values_invalid + (taken[1] is not None)
-        waiting = stream.waiting
+        waiting = stream.conflation.waiting
         is_last = waiting is None or len(waiting) == 1
         self._undo = (
             stream, output, rest, None if waiting is None else [*waiting],
@@ -199,7 +197,11 @@ class ReadyQueue:
         )  # fmt: skip
         # Should an exception come from here on, `take_back` undoes it.
         self.taken = taken
-        stream.delivered_to, stream.delivered_count, stream.conflated = to, delivered, conflated
+        stream.delivered_to, stream.delivered_count, stream.conflated = (
+            to,
+            delivered,
+            conflated,
+        )
         self.bytes_held, self.values_invalid = held, invalid
         if rest is not None:
             if waiting is None:
@@ -207,7 +209,7 @@ class ReadyQueue:
             else:
                 waiting[0] = rest
         elif is_last or waiting is None:
-            stream.waiting = self._turn = None
+            stream.conflation.waiting = self._turn = None
             del self.entries[0]
         else:
             del waiting[0]
@@ -216,7 +218,7 @@ class ReadyQueue:
 
     def _newest(self, stream: Stream, now_ns: int) -> Output:
         """Return what a conflated stream delivers next: folded, unless its turn goes on."""
-        waiting = stream.waiting
+        waiting = stream.conflation.waiting
         assert waiting
         first = waiting[0]
         if isinstance(first, Loss):
@@ -233,33 +235,42 @@ class ReadyQueue:
         return waiting[0]
 
     def _plan(self, stream: Stream, output: Delivery[Frame], count_max: int) -> _Plan:
-        """Return what is taken of a delivery, without taking it; `FrameError`: it is malformed."""
+        """Return what is taken of a delivery, without taking it; `FrameError`: it is malformed.
+
+        Messages are taken up to the next value that does not fit its type; that comes alone.
+        """
         frame, size, count = output.item, bytes_of(output.item), output.count
         to = stream.position if output.late else output.sequence + count
-        if isinstance(frame, SiftedFrame):
-            return _plan_sifted(stream, output, frame, count_max)
-        is_lone = frame.count == 1 and not output.late and stream.typed is None
-        if is_lone and not isinstance(frame, DecodedFrame):
-            values = messages = iter((decode_single(stream, frame),))
-            return (stream, None, None, values, messages), to, 1, 1, size, None
-        batch = decode(stream, output)
-        if isinstance(batch, SiftedBatch):
-            whole = SiftedFrame(stream, batch, batch.bad, size)
-            return _plan_sifted(stream, output, whole, count_max)
+        if frame.count == 1 and not output.late and not isinstance(frame, DecodedFrame):
+            lone = _decode_lone(stream, frame)
+            if lone is not None:
+                values = messages = iter((lone,))
+                return (stream, None, None, values, messages), to, 1, 1, size, None
+        batch, has_misfits = decode(stream, output)
         total = len(batch)
+        stop, is_misfit = min(total, count_max), False
+        if has_misfits:
+            kinds = enumerate(map(type, batch.values))
+            misfit_at = next((at for at, kind in kinds if kind is Misfit), total)
+            is_misfit = misfit_at == 0
+            stop = 1 if is_misfit else min(stop, misfit_at)
         rest: Output | None = None
-        if total > count_max:
-            left = total - count_max
-            after = batch.part(count_max, total)
-            batch = batch.part(0, count_max)
-            part: Frame = DecodedFrame(stream, after, size * left // total)
-            size -= bytes_of(part)
+        if total > stop:
+            left = total - stop
+            after = batch.part(stop, total)
+            batch = batch.part(0, stop)
+            part = DecodedFrame(stream, after, size * left // total, has_misfits=has_misfits)
+            size -= part.size
             count -= left
             rest = Delivery(part, output.sequence + count, 0, left, output.late)
             to = to if output.late else after.sequence
-        values = iter(batch.values)
-        taken = stream, None, batch, values, batch.iterate(values)
-        return taken, to, count, len(batch), size, rest
+        taken: Taken
+        if is_misfit:
+            taken = stream, invalid_value(batch[0]), None, _NO_MESSAGES, _NO_MESSAGES
+        else:
+            values = iter(batch.values)
+            taken = stream, None, batch, values, batch.iterate(values)
+        return taken, to, count, stop, size, rest
 
     def take_frame(
         self, stream: Stream, data: bytes, count_max: int, batched: bool
@@ -351,7 +362,7 @@ class ReadyQueue:
             stream, output, rest, waiting, *counts = self._undo
             stream.delivered_to, stream.delivered_count, stream.conflated = counts
             if waiting is not None:
-                stream.waiting, output = waiting, None
+                stream.conflation.waiting, output = waiting, None
             if output is not None or waiting is not None:
                 entry: Entry = stream, output
                 owner, first = self.entries[0] if self.entries else (None, None)
@@ -378,7 +389,7 @@ class ReadyQueue:
         conflates = self._policy.any_conflates and self._policy.conflates(stream.topic)
         to = stream.position if rest.late else rest.sequence
         delivered, held = stream.delivered_count - left, self.bytes_held + bytes_of(frame)
-        waiting = stream.waiting
+        waiting = stream.conflation.waiting
         # No call in between, as in `take`.
         stream.delivered_to, stream.delivered_count, self.bytes_held = to, delivered, held
         if not conflates:
@@ -386,9 +397,9 @@ class ReadyQueue:
             return
         self._turn, self._turn_ends_ns = stream, 0
         if waiting is not None:
-            stream.waiting = [output, *waiting]
+            stream.conflation.waiting = [output, *waiting]
         else:
-            stream.waiting, stream.fold_in = [output], FOLD_MIN
+            stream.conflation.waiting, stream.conflation.fold_in = [output], FOLD_MIN
             self.entries.appendleft((stream, None))
 
     def pop(self) -> tuple[Stream, Output] | None:
@@ -408,7 +419,7 @@ class ReadyQueue:
         Losses keep their place. A malformed frame is counted, and becomes a loss in its place.
         `for_taking`: the first one is taken right after. Returns what waits now.
         """
-        waiting = stream.waiting
+        waiting = stream.conflation.waiting
         assert waiting is not None
         folded: list[Output] = []
         run: Fold | None = None
@@ -435,8 +446,8 @@ class ReadyQueue:
         held = self.bytes_held + _bytes_in(folded) - _bytes_in(waiting)
         delivered, due = stream.delivered_count + malformed, fold_due(folded)
         # No call in between, as in `take`.
-        stream.waiting, self.bytes_held, stream.delivered_count = folded, held, delivered
-        stream.fold_in = due
+        stream.conflation.waiting, self.bytes_held, stream.delivered_count = folded, held, delivered
+        stream.conflation.fold_in = due
         return folded
 
     def fold_all(self) -> None:
@@ -455,12 +466,12 @@ class ReadyQueue:
         to = stream.position if output.late else output.sequence + count
         delivered = stream.delivered_count + count
         held = self.bytes_held - (len(item.data) or bytes_of(item))
-        waiting = stream.waiting
+        waiting = stream.conflation.waiting
         is_last = waiting is None or len(waiting) == 1
         # No call in between, as in `take`.
         stream.delivered_to, stream.delivered_count, self.bytes_held = to, delivered, held
         if is_last or waiting is None:
-            stream.waiting = self._turn = None
+            stream.conflation.waiting = self._turn = None
             del self.entries[0]
         else:
             del waiting[0]
@@ -469,12 +480,12 @@ class ReadyQueue:
         to = stream.delivered_to
         if not isinstance(loss, Rewound):
             to = max(loss.stop, stream.position)
-        waiting = stream.waiting
+        waiting = stream.conflation.waiting
         is_last = waiting is None or len(waiting) == 1
         # No call in between, as in `take`.
         stream.delivered_to = to
         if is_last or waiting is None:
-            stream.waiting = self._turn = None
+            stream.conflation.waiting = self._turn = None
             del self.entries[0]
         else:
             del waiting[0]
@@ -487,8 +498,8 @@ class ReadyQueue:
 
     def _is_first(self, stream: Stream, rest: MessageBatch) -> bool:
         owner, output = self.entries[0] if self.entries else (None, None)
-        if stream.waiting:
-            owner, output = stream, stream.waiting[0]
+        if stream.conflation.waiting:
+            owner, output = stream, stream.conflation.waiting[0]
         return (
             owner is stream
             and isinstance(output, Delivery)
@@ -497,33 +508,17 @@ class ReadyQueue:
         )
 
 
-def _plan_sifted(
-    stream: Stream, output: Delivery[Frame], frame: SiftedFrame, count_max: int
-) -> _Plan:
-    """Plan to take what comes before the next value that does not fit, or that one itself."""
-    batch, at, bad_at = frame.batch, frame.at, frame.bad_at
-    total = len(batch)
-    next_bad = frame.bad[bad_at] if bad_at < len(frame.bad) else total
-    is_bad = next_bad == at
-    stop = at + 1 if is_bad else min(at + count_max, next_bad)
-    left = total - stop
-    count, size = output.count - left, frame.size * (stop - at) // (total - at)
-    rest: Output | None = None
-    to = stream.position if output.late else output.sequence + output.count
-    if left:
-        part = SiftedFrame(
-            stream, batch, frame.bad, frame.size - size, at=stop, bad_at=bad_at + is_bad
+def _decode_lone(stream: Stream, frame: Frame) -> Message | None:
+    """Return the message of a frame of one; None: `decode` says what is wrong with it."""
+    decode_lone = decode_one if stream.typed is None else stream.typed.decode_one
+    try:
+        value, timestamp_ns, key, header = decode_lone(
+            frame.data, frame.body_at, frame.base_timestamp_ns
         )
-        rest = Delivery(part, output.sequence + count, 0, left, output.late)
-        to = to if output.late else part.sequence
-    taken: Taken
-    if is_bad:
-        taken = stream, invalid_value(batch[at]), None, _NO_MESSAGES, _NO_MESSAGES
-    else:
-        run = batch.part(at, stop)
-        values = iter(run.values)
-        taken = stream, None, run, values, run.iterate(values)
-    return taken, to, count, stop - at, size, rest
+    except FrameError:
+        return None
+    peer = stream.peer
+    return Message(stream.topic, value, timestamp_ns, frame.sequence, peer.origin, key, header)
 
 
 def _bytes_in(outputs: Iterable[Output]) -> int:

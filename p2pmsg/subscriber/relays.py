@@ -19,7 +19,7 @@ from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Action, Command, Effects
 from p2pmsg.subscriber.sessions import Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
-from p2pmsg.subscriber.states import Event
+from p2pmsg.subscriber.states import Event, RouteEvent
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery.checks import to_ns
 
@@ -28,8 +28,6 @@ ASK_NS: Final = 1000 * _MS
 """How often a relay is asked for its list."""
 RETRY_NS: Final = 100 * _MS
 """How long an answer is waited for, and how soon unknown frames lead to another question."""
-PROGRESS_NS: Final = 250 * _MS
-"""How often a relay's progress is noted, for each stream."""
 REFUSED_NS: Final = 5000 * _MS
 """How long a line in a loop is left alone, at least; up to twice as long, so that not all relays of
 a ring come back at once."""
@@ -170,8 +168,7 @@ class RelayClient:
 
     def on_progress(self, stream: Stream, now_ns: int) -> None:
         """Note that a relay has come further with what we have already: it will have the rest."""
-        if stream.receiver.missing and now_ns >= stream.progress_ns:
-            stream.progress_ns = now_ns + PROGRESS_NS
+        if stream.receiver.missing:
             stream.receiver.nacks.postpone(now_ns=now_ns, delay_ns=0)
 
     def hold(
@@ -230,7 +227,8 @@ class RelayClient:
         former, state.relay = state.relay, relay
         if former is not None and former != relay:  # it was restarted without its log
             for _, route in self.routes_over(line):
-                route.key, route.handshake.joined, route.refused = relay, False, {}
+                route.key, route.refused = relay, {}
+                route.handshake.on(RouteEvent.REPLACED)
             self._part(line, former)
         if line not in up.lines:
             up.lines.append(line)
@@ -297,8 +295,8 @@ class RelayClient:
         if not any(route.handshake.line == line for route in peer.relayed):
             self.on_unknown(line, now_ns)
         stream = peer.streams[frame.topic]
-        known = stream.relay_heads.get(line, 0)
-        stream.relay_heads[line] = frame.sequence
+        known = stream.repairs.relay_heads.get(line, 0)
+        stream.repairs.relay_heads[line] = frame.sequence
         if known < frame.sequence:
             self.on_progress(stream, now_ns)
 

@@ -234,7 +234,7 @@ def on_shorter(peer: Session, topic: str, incarnation: int, following: int) -> N
         return
     came = stream.receiver.received_stop
     if following < came:
-        stream.published = max(stream.published, came)
+        stream.compared.published = max(stream.compared.published, came)
 
 
 def take_incarnation(peer: Session, heads: control.Heads) -> None:
@@ -245,7 +245,7 @@ def take_incarnation(peer: Session, heads: control.Heads) -> None:
     for head in heads.streams:
         stream = peer.streams.get(head.topic)
         if stream is not None:  # an answer may be older than a heartbeat
-            stream.published = max(head.next, stream.published if is_same else 0)
+            stream.compared.published = max(head.next, stream.compared.published if is_same else 0)
 
 
 def on_probed(peer: Session, asked: int) -> None:
@@ -254,7 +254,7 @@ def on_probed(peer: Session, asked: int) -> None:
     A position up to `asked`, the sequence to start at, shows nothing: it may be yet to come.
     """
     for stream in peer.streams.values():
-        stream.probed = _heard(stream.receiver.head_known, asked)
+        stream.compared.probed = _heard(stream.receiver.head_known, asked)
 
 
 def is_compared(peer: Session, committed: Mapping[str, int]) -> bool:
@@ -262,7 +262,7 @@ def is_compared(peer: Session, committed: Mapping[str, int]) -> bool:
 
     What first comes while the answer is on its way does not count.
     """
-    if any(stream.probed for stream in peer.streams.values()):
+    if any(stream.compared.probed for stream in peer.streams.values()):
         return True
     return not peer.joined and bool(committed)
 
@@ -275,14 +275,14 @@ def find_rewound(peer: Session, heads: control.Heads, asked: int) -> list[WentBa
     found = []
     for topic, stream in peer.streams.items():
         if topic not in listed and heads.denied and matches(topic, heads.denied):
-            stream.unseen |= is_other  # where it is now is not known
+            stream.compared.unseen |= is_other  # where it is now is not known
             continue
-        has_new_incarnation, stream.unseen = is_other or stream.unseen, False
+        has_new_incarnation, stream.compared.unseen = is_other or stream.compared.unseen, False
         following, began = _place(listed.get(topic), heads.floor)
         if are_known and not has_new_incarnation:
             continue  # it runs still, and has not gone back; what it does not list, it denies to us
         former = _of_former(peer, stream, asked) if has_new_incarnation else 0
-        if following < stream.probed or began < former:
+        if following < stream.compared.probed or began < former:
             found.append(WentBack(stream, following, began))
     return found
 
@@ -306,8 +306,8 @@ def _of_former(peer: Session, stream: Stream, asked: int) -> int:
     In a multicast nothing was taken from another address than the former one's until the echo.
     """
     if peer.group is None or not peer.group.moved:
-        return stream.published
-    return max(stream.published, _heard(stream.receiver.head_known, asked))
+        return stream.compared.published
+    return max(stream.compared.published, _heard(stream.receiver.head_known, asked))
 
 
 def _heard(position: int, asked: int) -> int:

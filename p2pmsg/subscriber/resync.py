@@ -24,11 +24,14 @@ def resync(core: SubscriberCore, *, now_ns: int) -> None:
         elif not isinstance(output, Rewound):
             kept[id(stream)] = (max(output.stop, before), messages)
     core.forget_last()
-    core.joiner.effects.forget_received()
+    core.table.effects.forget_received()
     core.gaps.clear()
     core.stream_table.count = len(core.streams)
     _resync_peers(core, now_ns)
-    core.joiner.ask_relays_again(now_ns)
+    core.relays.ask_again(now_ns)
+    for peer in core.peers.values():
+        for route in peer.relayed:
+            core.table.probe_route(peer, route, now_ns)
     for stream in core.streams:
         stream.peer.gaps = 0
     for stream in core.streams:
@@ -58,14 +61,14 @@ def _resync_peers(core: SubscriberCore, now_ns: int) -> None:
         elif (
             session not in in_use
             and peer.feedback is None  # a group's line has several
-            and session not in core.joiner.former
+            and peer.own.recovery  # a feed's servers answer for its former sessions
         ):
-            core.joiner.end_peer(peer, now_ns)
+            core.table.end(peer, now_ns)
         else:
             endpoint = peer.own.recovery
             core.commands.append(Command(Action.CONNECT, peer.handshake.line, session, endpoint))
             if peer.probe is not None:
-                core.joiner.send_probe(peer, peer.handshake.line, now_ns)
+                core.table.send_probe(peer, peer.handshake.line, now_ns)
 
 
 def _rewind(stream: Stream, expected: int | None, handed: int, now_ns: int) -> None:

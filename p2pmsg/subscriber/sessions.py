@@ -1,14 +1,17 @@
 """What a subscriber knows of a publisher's session, and of each of its streams."""
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from random import Random
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from p2pmsg.control import Welcome
+from p2pmsg.control import Probe, Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.message import Origin
+from p2pmsg.multicast.progress import ProgressMarks
 from p2pmsg.start import Start
+from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.handshake import Handshake
 from p2pmsg.subscriber.states import IS_OVER, TRANSITIONS, WAS_JOINED, Event, State
 from p2pmsg.subscriber.typed import ValueType
@@ -23,21 +26,48 @@ from recovery import (
     ReceiverConfig,
     StreamReceiver,
 )
+from recovery.loss import LossRanges
 from recovery.nack import answer_time
+from recovery.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from p2pmsg.stats import StreamLedger
 
+HISTORY_MESSAGES: Final = 65_536
+"""A gap of a multicast with more messages is asked for over the recovery channel at once: what one
+subscriber missed while it was away should not fill the network of all. The same holds for a stream
+of which it misses a sixteenth of that, if for a second more came than it could read."""
 MALFORMED_MAX: Final = 1024
 """Ranges of malformed messages that are distinguished."""
 REFUSED_MAX: Final = 1024
 """Refused ranges that are remembered for each stream and route. Beyond it all are forgotten, and
 asked for once more."""
 
+VAIN_MAX: Final = 8
+"""Gaps in a row that were asked for by UDP in vain; then they are asked for over TCP at once. Where
+half of all datagrams are lost, this happens once in 10,000 times."""
 _BLOCKED: Final = b"\0\0"
 """No frame begins so."""
 
 Refusals = dict[str, dict[LossReason, RangeSet]]
+
+
+@dataclass(slots=True)
+class Question:
+    """What is asked of a publisher, or a relay, about its heads; see `rejoin`."""
+
+    retry: RetryPolicy
+    topics: list[str] | None = None
+    """What to ask about next; empty: whether anybody is there. None: nothing."""
+    body: Probe | None = None
+    """What was asked and has no answer."""
+    since_ns: int = 0
+    """Since when."""
+    due_ns: int = 0
+    tries: int = 0
+    """How often it was asked since an answer brought something."""
+    answers: bool = False
+    """Whether it was answered before."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +103,10 @@ class Route:
     """When it was first announced."""
     announced_ns: int = 0
     """When the relay last said that it has the session, or a group's publisher that it is there."""
+    urgent: Question | None = None
+    """What is asked because something does not fit."""
+    silent: Question | None = None
+    """What is asked because nothing comes over its data path."""
 
     def __post_init__(self, line: int, now_ns: int) -> None:
         self.handshake = Handshake(line)
@@ -91,6 +125,11 @@ class Route:
         for ranges in self.refused.get(topic, {}).values():
             parts = [part for a, b in parts for part in ranges.missing(a, b)]
         return parts
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question about heads has no answer yet."""
+        return any(one is not None and one.body is not None for one in (self.urgent, self.silent))
 
     def reasons(self, topic: str, start: int, stop: int) -> list[Loss]:
         """Return the parts of `[start, stop)` that were refused here, and why."""
@@ -123,6 +162,17 @@ class GroupState:
     """Whether any was asked for since the last one that was in vain."""
     by_udp_ns: int = 0
     """When to ask by UDP again, where many were."""
+    marks: ProgressMarks = field(default_factory=ProgressMarks)
+    """Which of its marks were read."""
+
+    def place(self, lines: Sequence[Connection]) -> tuple[int, Any]:
+        """Return where its publisher hears us, a line and an address; there are `sources`."""
+        return max(self.sources.items(), key=lambda place: lines[place[0]].last_heard_ns)
+
+    def begin_incarnation(self) -> None:
+        """Start over: its publisher was started again, or is elsewhere."""
+        self.token = self.vain = 0
+        self.marks = ProgressMarks()
 
 
 @dataclass(slots=True, eq=False)
@@ -247,6 +297,11 @@ class Session:
         return self.handshake.closing
 
     @property
+    def is_asking(self) -> bool:
+        """Whether its publisher, or a relay of it, was asked about heads and has not answered."""
+        return self.own.is_asking or any(route.is_asking for route in self.relayed)
+
+    @property
     def routes(self) -> list[Route]:
         """All routes to it, its publisher first."""
         return [self.own, *self.relayed] if self.direct else list(self.relayed)
@@ -255,6 +310,46 @@ class Session:
     def missing(self) -> bool:
         """Whether anything of it is missing."""
         return any(stream.receiver.missing for stream in self.streams.values())
+
+
+@dataclass(slots=True)
+class Conflation:
+    """What is ready of a stream of which only the newest value of each key matters.
+
+    `ReadyQueue` owns it.
+    """
+
+    waiting: list[Delivery[Frame] | Loss] | None = None
+    """What is ready; None: nothing."""
+    fold_in: int = 0
+    """How many messages may come until `waiting` is folded."""
+
+
+@dataclass(slots=True)
+class Repairs:
+    """Who may have what is missing of a stream."""
+
+    history: int = 0
+    """In a multicast, up to where it is asked for over TCP."""
+    relayed: int = 0
+    """Messages that were missing and came from a relay."""
+    relay_heads: dict[int, int] = field(default_factory=dict)
+    """How far relays were by their last heartbeats, by line."""
+
+
+@dataclass(slots=True)
+class Compared:
+    """What the next echo is compared with, to see whether the publisher has gone back.
+
+    `resume` owns it.
+    """
+
+    probed: int = 0
+    """The stream's head when the session was last probed."""
+    unseen: bool = False
+    """Whether the publisher began another incarnation, and denied it then."""
+    published: int = 0
+    """Up to where the publisher's incarnation that is known was, as it said itself."""
 
 
 @dataclass(slots=True, eq=False)
@@ -281,38 +376,13 @@ class Stream:
     """How many messages it took."""
     conflated: int = 0
     """Messages in whose place newer ones of the same key were given."""
-    waiting: list[Delivery[Frame] | Loss] | None = None
-    """What is ready, where only the newest value of each key matters; None: nothing."""
-    fold_in: int = 0
-    """How many messages may come until `waiting` is folded."""
-    relayed: int = 0
-    """Messages that were missing and came from a relay."""
-    malformed: list[Loss] = field(default_factory=list)
+    conflation: Conflation = field(default_factory=Conflation)
+    repairs: Repairs = field(default_factory=Repairs)
+    compared: Compared = field(default_factory=Compared)
+    malformed: LossRanges = field(default_factory=LossRanges)
     """Messages whose frame turned out to be malformed; they count as lost."""
-    malformed_between: int = 0
-    history: int = 0
-    """In a multicast, where it stood when it was joined."""
-    progress_ns: int = 0
-    """When a relay's progress is noted again at the soonest."""
-    patient_ns: int = 0
-    """When its gaps are put off again at the soonest, while nobody can answer."""
-    relay_heads: dict[int, int] = field(default_factory=dict)
-    """How far relays were by their last heartbeats, by line."""
-    probed: int = 0
-    """Its head when the session was last probed."""
-    unseen: bool = False
-    """Whether its publisher began another incarnation, and denied it then: it is still to be
-    compared."""
-    published: int = 0
-    """Up to where its publisher's incarnation that is known was, as it said itself."""
-    retired: bool = False
-    """It has ended, and another one has its place: the publisher has gone back."""
-    watched: bool = False
-    """Whether repair ages may be waiting."""
-    unasked: bool = False
-    """There is nobody to ask for what is missing, so that it is given up soon."""
-    jump_max: int = SEQUENCE_MAX
-    """By how many messages a frame may be ahead of what is known of, to be believed."""
+    malformed_count: int = 0
+    """How many there were; of `malformed` the first ones are forgotten."""
 
     def __post_init__(self, config: ReceiverConfig, rng: Random, answer: AnswerTime | None) -> None:
         session = self.peer.session
@@ -329,17 +399,21 @@ class Stream:
     def on_malformed(self, start: int, count: int) -> Loss:
         """Count messages that were received but cannot be read."""
         loss = Loss(start, start + count, LossReason.MALFORMED)
-        self.malformed.append(loss)
+        self.malformed.add(loss)
+        self.malformed_count += count
         if len(self.malformed) > MALFORMED_MAX:
-            first, second, *rest = self.malformed
-            merged = Loss(first.start, second.stop, LossReason.MALFORMED)
-            self.malformed_between += second.start - first.stop
-            self.malformed = [merged, *rest]
+            self.malformed.forget_first()
         return loss
 
     @property
-    def _malformed_count(self) -> int:
-        return sum(loss.count for loss in self.malformed) - self.malformed_between
+    def retired(self) -> bool:
+        """Whether it has ended, and another one has its place: the publisher has gone back."""
+        return self.peer.streams.get(self.topic) is not self
+
+    @property
+    def jump_max(self) -> int:
+        """By how many messages a frame may be ahead of what is known of, to be taken."""
+        return SEQUENCE_MAX if self.peer.group is None else HISTORY_MESSAGES
 
     @property
     def position(self) -> int:
@@ -350,7 +424,7 @@ class Stream:
         """Return the ledger, where `waiting` of the messages handed on are not delivered yet."""
         from p2pmsg.stats import StreamLedger
 
-        receiver, malformed = self.receiver, self._malformed_count
+        receiver, malformed = self.receiver, self.malformed_count
         return StreamLedger(
             topic=self.topic,
             session=self.peer.session,
@@ -374,13 +448,13 @@ class Stream:
 
     def totals(self) -> dict[str, int]:
         """Return the counters, to be kept when the stream is forgotten."""
-        receiver, malformed = self.receiver, self._malformed_count
+        receiver, malformed = self.receiver, self.malformed_count
         return {
             "published": receiver.handed + receiver.lost,
             "delivered": receiver.handed - malformed - self.conflated,
             "lost": receiver.lost + malformed,
-            "repaired": receiver.repaired - self.relayed,
-            "relayed": self.relayed,
+            "repaired": receiver.repaired - self.repairs.relayed,
+            "relayed": self.repairs.relayed,
             "duplicates": receiver.duplicates,
             "late": receiver.late,
             "nacks": receiver.nacks.sent,
@@ -397,11 +471,3 @@ class Ending(NamedTuple):
     stream: Stream
     stop: int
     announced: bool
-
-
-class RepairIn(NamedTuple):
-    """A frame that was missing: it was sent again, or (`is_sent` False) worked out from parity."""
-
-    stream: Stream
-    frame: Frame
-    is_sent: bool

@@ -1,4 +1,4 @@
-"""The states of a session and of its end, and what leads from one to another. Pure.
+"""The states of a session and of the routes to it, and what leads from one to another. Pure.
 
 Theory of operation. A session begins when a publisher announces it: MET. The publisher is asked for
 an echo, which says where its streams begin: JOINED, and its messages are delivered. From then on
@@ -15,6 +15,11 @@ of the session is taken until its echo has said where it goes on; it is the same
 was silent is back and its echo is awaited. A session ends when another one
 has its place: ENDED, or LEFT where it was never joined. It is back when it is announced again.
 GIVEN_UP: it fell silent before it was joined, and what had come of it was delivered.
+
+A route to a session, to its publisher or over a relay, has a state of its own: who is there is
+asked for an echo, may say that it closes, and then waits to hear that nothing is missing::
+
+    ASKED ──echo──▶ OPEN ──closing──▶ CLOSING ──its last heads──▶ LAST_KNOWN ──reported──▶ COMPLETE
 
 An event that is not in the table of its state changes nothing: frames come late.
 """
@@ -97,3 +102,42 @@ WAS_JOINED: Final = frozenset({_S.JOINED, _S.ONE_WAY, _S.SILENT, _S.UNCONFIRMED,
 """An echo came, over any route."""
 IS_OVER: Final = frozenset({_S.ENDED, _S.LEFT})
 """Another session has its place."""
+
+
+class RouteState(IntEnum):
+    """Where a route to a session stands."""
+
+    ASKED = auto()
+    OPEN = auto()
+    CLOSING = auto()
+    LAST_KNOWN = auto()
+    """It closes, and its last heads came over the recovery channel: no echo is needed."""
+    COMPLETE = auto()
+    """It closes, and has heard that nothing is missing: it may be gone."""
+
+
+class RouteEvent(IntEnum):
+    """What happens to a route."""
+
+    ECHOED = auto()
+    """Who is there has said where the streams stand."""
+    CLOSES = auto()
+    LAST_HEADS = auto()
+    """It closes, and has said its last heads over the recovery channel."""
+    REPORTED = auto()
+    """It has heard that nothing is missing."""
+    STAYS = auto()
+    """It does not close, or is there again."""
+    REPLACED = auto()
+    """Another relay has its place."""
+
+
+_R, _V = RouteState, RouteEvent
+_CLOSING: Final = {_V.STAYS: _R.OPEN, _V.REPORTED: _R.COMPLETE, _V.REPLACED: _R.ASKED}
+ROUTE_TRANSITIONS: Final[dict[RouteState, dict[RouteEvent, RouteState]]] = {
+    _R.ASKED: {_V.ECHOED: _R.OPEN, _V.CLOSES: _R.CLOSING, _V.LAST_HEADS: _R.LAST_KNOWN},
+    _R.OPEN: {_V.CLOSES: _R.CLOSING, _V.LAST_HEADS: _R.LAST_KNOWN, _V.REPLACED: _R.ASKED},
+    _R.CLOSING: {**_CLOSING, _V.LAST_HEADS: _R.LAST_KNOWN},
+    _R.LAST_KNOWN: _CLOSING,
+    _R.COMPLETE: {_V.STAYS: _R.OPEN, _V.REPLACED: _R.ASKED},
+}

@@ -19,10 +19,6 @@ from p2pmsg.wire import Frame, FrameError
 from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfig, Rewound
 from recovery.checks import to_ns
 
-HISTORY_MESSAGES: Final = 65_536
-"""A gap of a multicast with more messages is asked for over the recovery channel at once: what one
-subscriber missed while it was away should not fill the network of all. The same holds for a stream
-of which it misses a sixteenth of that, if for a second more came than it could read."""
 _UNASKED_S: Final = 0.02
 """How long a gap waits that nobody can be asked for (`mold://` without `request=`) until it is
 reported lost; the wait for a second line comes on top. What a network reorders is less than 1 ms
@@ -31,10 +27,6 @@ FORMER_MAX: Final = 16
 """Former streams of a session whose ledgers are still shown; of others only the sums are kept."""
 
 Deliver = Callable[[Stream, Delivery[Frame] | Loss], None]
-
-
-def _has_none(peer: Session) -> bool:
-    return False
 
 
 class StreamTable:
@@ -50,7 +42,6 @@ class StreamTable:
         rewound: streams whose publisher has gone back.
         forgotten: the counters of streams that are not remembered.
         repair_latency: how old gaps were when they were repaired.
-        make_space: forgets other sessions than the one that needs it; returns whether that helped.
 
     """
 
@@ -78,7 +69,6 @@ class StreamTable:
         self.count = self.rewound = 0
         self.forgotten: Counter[str] = Counter()
         self.repair_latency = LatencyHistogram()
-        self.make_space: Callable[[Session], bool] = _has_none
         self._cursor = cursor
         self._by_line = by_line
         self._deliver = deliver
@@ -89,10 +79,6 @@ class StreamTable:
         """Whether there are as many streams as there may be."""
         return self.count >= self.config.streams_max
 
-    def has_space(self, peer: Session) -> bool:
-        """Whether a session may have another stream; sessions that have ended make space for it."""
-        return not self.is_full or self.make_space(peer)
-
     def add(self, peer: Session, topic: str, *, can_ask: bool = True) -> Stream:
         """Add a stream; `can_ask`: whether somebody can be asked for repairs."""
         self.count += 1
@@ -100,10 +86,7 @@ class StreamTable:
         if self.policy.skips(topic):
             config = replace(config, wait_for_repair=False)
         stream = Stream(peer, topic, config, self._rng, peer.answer if can_ask else None)
-        stream.unasked = not can_ask
         stream.typed = self.types.of(topic)
-        if peer.group is not None:
-            stream.jump_max = HISTORY_MESSAGES
         peer.streams[topic] = stream
         return stream
 
@@ -111,7 +94,7 @@ class StreamTable:
         """Add a stream that a frame mentions; `FrameError` where it cannot be."""
         if not topic:
             raise FrameError("topic")
-        if not self.has_space(peer):
+        if self.is_full:
             raise FrameError("streams_max")
         stream = self.add(peer, topic)
         if peer.joined:
@@ -139,7 +122,7 @@ class StreamTable:
         """Take where a stream of a session that is joined stands; False: it has no space."""
         stream = peer.streams.get(head.topic)
         if stream is None:
-            if not self.has_space(peer):
+            if self.is_full:
                 return False
             stream = self.add(peer, head.topic)
         if not stream.receiver.started:
@@ -158,12 +141,14 @@ class StreamTable:
                 stream.peer.gaps += 1
         elif self.gaps.discard(stream):
             stream.peer.gaps -= 1
+            self.record_ages(stream)
             for route in stream.peer.routes:  # nothing of it is missing
                 route.refused.pop(stream.topic, None)
-        if stream.watched:
-            for age_ns in receiver.drain_repair_ages():
-                self.repair_latency.record(age_ns)
-        stream.watched = bool(receiver.missing)
+
+    def record_ages(self, stream: Stream) -> None:
+        """Note how old gaps of a stream were when they were repaired."""
+        for age_ns in stream.receiver.drain_repair_ages():
+            self.repair_latency.record(age_ns)
 
     def rewind(self, back: WentBack, now_ns: int) -> None:
         """End a stream whose publisher has gone back; begin it where the new incarnation did."""
@@ -174,19 +159,19 @@ class StreamTable:
             limit = None if peer.group is None else following + stream.jump_max
             first = max(began, receiver.first_known)
             receiver.start_at(first, now_ns=now_ns, head_max=limit)
-        receiver.observe_head(stream.probed, now_ns=now_ns)  # it may have been taken back since
+        probed = stream.compared.probed  # it may have been taken back since
+        receiver.observe_head(probed, now_ns=now_ns)
         head = receiver.head
         receiver.give_up(LossReason.REWOUND)
         self.drain(stream)
         if self._by_line is not None:
             self._by_line.forget(stream)
-        stream.retired = True
         peer.former.append(stream)
         if len(peer.former) > FORMER_MAX:
             self.forgotten.update(peer.former.pop(0).totals())
             self.count -= 1
         new = self.add(peer, stream.topic)
-        new.history = following  # in a multicast, a log has it
+        new.repairs.history = following  # in a multicast, a log has it
         if self._cursor is not None:
             self._cursor.rewind(peer, stream.topic, began)
         self._report(new, Rewound(began, head, LossReason.REWOUND))

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from p2pmsg import codec, wire
 from p2pmsg.errors import ConfigError, InvalidValueError
-from p2pmsg.message import Message, MessageBatch
+from p2pmsg.message import Message
 from p2pmsg.topics import ByTopic
 from p2pmsg.wire import Frame, FrameError
 
@@ -73,32 +73,6 @@ def invalid_value(message: Message) -> InvalidValue:
     return InvalidValue(message.sequence, error)
 
 
-class SiftedBatch(MessageBatch):
-    """A batch in which some values are a `Misfit`; `bad` has their indexes, ascending."""
-
-    __slots__ = ("bad",)
-
-    bad: list[int]
-
-    def part(self, start: int, stop: int) -> MessageBatch:
-        """Return the messages from index `start` up to `stop`; without a `Misfit`, a plain one."""
-        if start == 0 and stop == len(self.values):
-            return self
-        made = super().part(start, stop)
-        bad = [at - start for at in self.bad if start <= at < stop]
-        return sifted(made, bad) if bad else made
-
-
-def sifted(batch: MessageBatch, bad: list[int]) -> SiftedBatch:
-    """Return a batch with the indexes of what does not fit."""
-    made = SiftedBatch(
-        batch.topic, batch.session, batch.publisher, batch.sequence, batch.base_timestamp_ns,
-        batch.values, batch.timestamps_ns, batch.keys, batch.headers,
-    )  # fmt: skip
-    made.late, made.bad = batch.late, bad
-    return made
-
-
 class ValueType:
     """Decodes the values of a stream into one type.
 
@@ -142,8 +116,8 @@ class ValueType:
         except Exception:  # as above
             raise FrameError("value") from None
 
-    def sift(self, frame: Frame) -> tuple[wire.Columns, list[int]]:
-        """Return the columns of a frame, and the indexes of the values that are a `Misfit`.
+    def sift(self, frame: Frame) -> tuple[wire.Columns, bool]:
+        """Return the columns of a frame, and whether some of its values are a `Misfit`.
 
         Raises:
             FrameError: the frame is malformed.
@@ -151,12 +125,12 @@ class ValueType:
         """
         place = frame.data, frame.body_at, frame.count, frame.base_timestamp_ns
         try:
-            return self.decode_body(*place), []
+            return self.decode_body(*place), False
         except FrameError:
             values, timestamps, keys, headers = wire.decode_body(*place)
         made, bad = self.convert_all(values)
         self._converts = self._converts or not bad
-        return (made, timestamps, keys, headers), bad
+        return (made, timestamps, keys, headers), bool(bad)
 
     def convert_all(self, values: list[Any]) -> tuple[list[Any], list[int]]:
         """Return decoded values as the type, and the indexes of those that are a `Misfit`."""

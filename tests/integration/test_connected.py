@@ -6,7 +6,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg import unanswered
-from p2pmsg.subscriber import missing_topics, reachable
+from p2pmsg.subscriber import missing_topics, one_way
 from tests.endpoints import free_port, lasting_endpoint
 from tests.integration.peers import eventually
 
@@ -49,7 +49,7 @@ def test_a_topic_that_nobody_publishes_is_named(
 
     eventually(lambda: caplog.messages)
     assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("nobody has published on 'quote.btc' yet")
+    assert caplog.messages[0].startswith("nobody has 'quote.btc' yet")
     assert caplog.messages[0].endswith(
         f"'feed' at {publisher.endpoint}. Similar topics: 'quotes.btc'"
     )
@@ -69,9 +69,8 @@ def test_a_topic_that_a_relay_leaves_out_is_named_at_both_sides(
     make_subscriber(relay.endpoint, topics=["u"], start="earliest")
 
     eventually(lambda: len(caplog.messages) == 1)
-    assert caplog.messages == [
-        f"nothing of 'u' can come: the relay at {relay.endpoint} carries only 't', 'v*'"
-    ]
+    assert caplog.messages[0].startswith("nobody has 'u' yet")
+    assert f"the relay at {relay.endpoint}, which carries only 't', 'v*'" in caplog.messages[0]
 
 
 @pytest.mark.internal
@@ -95,7 +94,7 @@ def test_who_is_heard_but_not_reached_for_questions_is_said(
     tmp_path, monkeypatch, caplog, is_relay
 ):
     """All frames came, nothing was delivered, and neither the log nor the counters said so."""
-    monkeypatch.setattr(reachable, "FIRST_NS", 300_000_000)
+    monkeypatch.setattr(one_way, "FIRST_NS", 300_000_000)
     place, other = f"ipc://{tmp_path}/data", f"ipc://{tmp_path}/other"
     recovery = tmp_path / "recovery"
     with ExitStack() as stack:

@@ -179,8 +179,8 @@ def test_one_that_says_that_it_has_everything_has_it(name, rounds):
             assert waited_ms < 30_000, f"seed {seed}: it never comes to its end"
 
         for subscriber in simulation.subscribers:
-            joiner = subscriber.core.joiner
-            if joiner.settings.subscriber not in publisher.core.requests.subscribers:
+            settings = subscriber.core.table.settings
+            if settings.subscriber not in publisher.core.requests.subscribers:
                 continue  # the publisher has not heard that it joined, so it waited for nothing
             peer = subscriber.peer_of(publisher)
             for topic, (_, following) in publisher.core.heads().items():

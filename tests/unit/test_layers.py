@@ -26,7 +26,6 @@ ENGINE_WRITES: set[str] = set()
 CALLBACKS_SET = {
     "connections.on_end",
     "self.connections.on_end",
-    "table.make_space",
 }
 INTERPRETERS = {"sys.unraisablehook"}
 """Hooks that the interpreter has for functions."""

@@ -42,6 +42,11 @@ class Talk:
             policy=GapPolicy(on_gap),
         )
 
+    def record_newcomers(self):
+        """Have the cursor record who was joined."""
+        for write in self.core.recording():
+            write()
+
     def hear(self, data, *, line=0, shed=False):
         self.core.receive_frame(line, data, now_ns=self.now_ns, shed=shed)
 

@@ -46,8 +46,8 @@ def test_waits_are_distributed_as_the_rfc_has_it():
 def test_the_wait_follows_how_long_answers_take():
     feedback = make()
     for _ in range(50):
-        feedback.answered(50 * MS)
+        feedback.answer.answered(50 * MS)
     assert 40 * MS < mean(feedback.retry_ns(0) for _ in range(100)) <= 60 * MS
     for _ in range(200):
-        feedback.answered(100_000)
+        feedback.answer.answered(100_000)
     assert mean(feedback.retry_ns(0) for _ in range(100)) <= 2 * MS  # the floor

@@ -3,7 +3,6 @@
 import pytest
 
 from p2pmsg.mold.sessions import session_id
-from p2pmsg.subscriber.draining_feeds import FORMER_MAX
 from p2pmsg.subscriber.effects import Action
 from tests.unit.p2pmsg.mold.feeds import Feeds
 
@@ -61,18 +60,6 @@ def test_without_a_request_server_it_is_lost_at_once():
     feeds.end(10, name=FIRST)
     feeds.messages(1, 2, name=SECOND)
     assert feeds.taken() == [b"1", b"2", (3, 10, "publisher_gone"), b"1"]
-
-
-def test_the_sessions_that_are_asked_for_are_bounded_and_the_oldest_ends_first():
-    feeds = Feeds(start="earliest")
-    names = [b"E%d" % number for number in range(FORMER_MAX + 3)]
-    for name in names:
-        feeds.messages(1, 3, name=name.ljust(10), incarnation=name)
-        feeds.end(10, name=name.ljust(10))
-    assert [one for one in feeds.taken() if isinstance(one, tuple)] == [
-        (3, 10, "publisher_gone"), (3, 10, "publisher_gone"),
-    ]  # fmt: skip
-    assert closed(feeds) == [session_id(name.ljust(10)) for name in names[:2]]
 
 
 def test_a_former_name_that_begins_again_is_not_asked_for_any_more(feeds):

@@ -7,8 +7,6 @@ import pytest
 from p2pmsg.multicast.progress import WAITING_MAX, ProgressMarks
 from recovery import ReceiverConfig, StreamReceiver
 
-SESSION = 7
-
 
 @pytest.fixture
 def receiver():
@@ -19,8 +17,8 @@ def receiver():
     return receiver
 
 
-def test_only_so_many_marks_of_a_session_are_remembered(receiver):
+def test_only_so_many_marks_are_remembered(receiver):
     marks = ProgressMarks()
     for position in range(WAITING_MAX + 5):
-        marks.note(SESSION, position, [receiver])
-    assert len(marks._marks[SESSION]) == WAITING_MAX
+        marks.note(position, [receiver])
+    assert len(marks._waiting) == WAITING_MAX

@@ -103,7 +103,7 @@ class TestTwoRoutes:
         talk.pass_ms(500)
         # Who answers is kept.
         assert {key for key, _ in talk.nacks()} == {SESSION if is_welcomed else RELAY}
-        assert talk.core.peers[SESSION].streams["t"].relayed == 1
+        assert talk.core.peers[SESSION].streams["t"].repairs.relayed == 1
 
     @pytest.mark.parametrize("reason", ["evicted", "crash", "timeout", "publisher_gone"])
     def test_a_refusal_is_no_loss_while_another_may_have_it(self, reason):

@@ -173,7 +173,7 @@ def test_a_nack_says_how_many_frames_came_over_the_recovery_channel():
     talk.hear(data(3))
     talk.pass_ms(0)
     assert last_nack(talk).received is None  # it may be that some are lost on the way
-    talk.core.joiner.effects.counts_replies = True
+    talk.core.table.effects.counts_replies = True
     for sequence in (0, 0):
         talk.reply(data(sequence))
     talk.reply(b"malformed")

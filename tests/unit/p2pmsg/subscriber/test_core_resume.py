@@ -3,7 +3,7 @@
 import pytest
 
 from p2pmsg.subscriber.resume import ResumePoints
-from p2pmsg.wire import FLAG_CLOSING, Kind
+from p2pmsg.wire import Kind
 from recovery import CursorFile
 from recovery.memory_store import MemoryStoreFile
 from tests.unit.p2pmsg.frames import SESSION, echo, welcome
@@ -26,7 +26,7 @@ class Incarnations:
         talk = Talk(start=start, topics=topics, lines=lines, cursor=self.points)
         if heads:
             talk.join(*heads, session=session)
-            talk.core.record_newcomers()
+            talk.record_newcomers()
         return talk
 
     def commit(self, talk, topic, following):
@@ -43,16 +43,6 @@ def starts(talk):
     return {stream.topic: stream.receiver.start for stream in talk.core.streams}
 
 
-def test_a_publisher_that_began_again_while_nobody_was_there_is_taken_whole(lives):
-    lives.begin(head(3))
-    talk = lives.begin()
-    talk.hear(welcome(NEXT))
-    body = talk.probe()
-    assert (body.start, body.position) == ("sequence", 0)
-    talk.hear(echo(body.probe, head(6, start=0)))
-    assert starts(talk) == {"t": 0}
-
-
 def test_nothing_is_noted_before_it_is_certain_and_joining_waits_for_the_note(lives):
     talk = lives.begin()
     talk.hear(welcome())
@@ -65,26 +55,12 @@ def test_nothing_is_noted_before_it_is_certain_and_joining_waits_for_the_note(li
     talk.pass_ms(20_000)
     assert talk.asked(Kind.JOINED) == []  # so the publisher does not count it
 
-    talk.core.record_newcomers()
+    talk.record_newcomers()
     assert lives.points.newcomers == []
     assert lives.points.file.cursor.sessions[SESSION].streams == {"t": 4}
     assert lives.points.file.cursor.endpoints == ("tcp://h:1",)
     talk.pass_ms(20)
     assert [kind for kind, *_ in talk.asked(Kind.JOINED)] == ["JOINED"]
-
-
-def test_a_publisher_that_closes_at_once_waits_until_the_session_is_in_the_cursor(lives):
-    talk = lives.begin()
-    talk.hear(welcome())
-    talk.hear(echo(talk.probe().probe, head(0)))
-    talk.hear(welcome(flags=FLAG_CLOSING))
-    talk.hear(echo(talk.probe().probe, head(0)))
-    talk.pass_ms(60)
-    assert talk.asked(Kind.JOINED) == []  # else a kill now would leave no trace of what it had
-
-    talk.core.record_newcomers()
-    talk.pass_ms(60)
-    assert talk.asked(Kind.JOINED)[-1][1].complete
 
 
 def test_a_note_that_fails_is_made_again(lives):
@@ -93,20 +69,11 @@ def test_a_note_that_fails_is_made_again(lives):
     lives.store.failing["write"] = OSError("no space")
     for _ in range(2):
         with pytest.raises(OSError, match="no space"):
-            talk.core.record_newcomers()
+            talk.record_newcomers()
         assert len(lives.points.newcomers) == 1
     lives.store.failing.clear()
-    talk.core.record_newcomers()
+    talk.record_newcomers()
     assert starts(lives.begin(head(9))) == {"t": 4}
-
-
-def test_what_was_forgotten_comes_again_rather_than_not_at_all(lives):
-    lives.commit(lives.begin(head(3)), "t", 8)
-    del lives.points.file.cursor.sessions[SESSION]
-    lives.points.file.join(NEXT, ("*",), {}, [])
-    talk = lives.begin()
-    talk.hear(welcome())
-    assert (talk.probe().start, talk.core.lines[0].contacted) == ("sequence", True)
 
 
 def test_nothing_is_recorded_of_a_session_whose_joining_was_cut_short(lives):
@@ -116,6 +83,6 @@ def test_nothing_is_recorded_of_a_session_whose_joining_was_cut_short(lives):
     for _ in range(2):
         lives.points.note(peer)
     assert lives.points.newcomers == [peer]
-    talk.core.record_newcomers()
+    talk.record_newcomers()
     assert lives.points.newcomers == [peer]
     assert SESSION not in lives.points.file.cursor.sessions

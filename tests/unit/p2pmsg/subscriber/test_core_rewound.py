@@ -3,9 +3,6 @@
 import pytest
 
 from p2pmsg import control
-from p2pmsg.config import PublisherConfig
-from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.publisher.heads import CACHED_HEADS_MIN
 from p2pmsg.wire import Kind, control_frame
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
 from tests.unit.p2pmsg.subscriber.test_core_resume import Incarnations
@@ -43,45 +40,6 @@ def test_an_echo_that_data_has_overtaken_is_no_publisher_that_went_back(
     talk.hear(data(sequence, count, topic=topic))
     talk.hear(echo(number, began(0, following)))
     assert talk.read() == [(topic, sequence, count)]
-    assert talk.core.stream_table.rewound == 0
-
-
-def test_an_answer_that_others_got_before_is_no_publisher_that_went_back():
-    """A publisher of many topics gives one answer to many; this one was made before the probe."""
-    publisher = PublisherCore(
-        name="feed", session=SESSION, recovery="memory://r", config=PublisherConfig(), now_ns=0
-    )
-    talk = Talk(start="earliest")
-
-    def publish(topic):
-        publisher.publish(topic, 1, None, None, None, now_ns=talk.now_ns, wall_ns=1)
-        publisher.flush(now_ns=talk.now_ns)
-
-    def join():
-        talk.hear(publisher.welcome)
-        _, request = talk.core.requests.pop()
-        publisher.requests.receive(b"s", request, now_ns=talk.now_ns)
-        for frame in publisher.frames_to_send():
-            talk.hear(bytes(frame))
-
-    for number in range(CACHED_HEADS_MIN):
-        publish(f"t{number}")
-    join()
-    assert len(talk.read()) == CACHED_HEADS_MIN
-    publish("t0")
-    publish("new")
-    for frame in publisher.frames_to_send():
-        talk.hear(bytes(frame))
-    assert talk.read() == [("t0", 1, 1), ("new", 0, 1)]
-    join()  # as a second line does
-    assert talk.read() == []
-    assert talk.core.stream_table.rewound == 0
-
-
-def test_who_starts_at_a_sequence_that_is_yet_to_come_says_nothing():
-    talk = Talk(start=50).join(head(3, start=50))
-    reconnected(talk, began(0, 4, start=50))
-    assert talk.read() == []
     assert talk.core.stream_table.rewound == 0
 
 
@@ -140,18 +98,6 @@ def test_of_a_topic_that_was_denied_a_heartbeat_may_come_before_the_answer(start
     assert talk.core.stream_table.rewound == rewound
 
 
-def test_another_incarnation_is_waited_for_until_its_echo():
-    talk = followed(10)
-    talk.hear(welcome(incarnation=2))
-    number = talk.probe().probe
-    talk.pass_ms(20_000)
-    talk.hear(data(10, 5))
-    assert talk.read() == []
-    talk.hear(echo(number, began(10, 15), incarnation=2))
-    talk.hear(data(10, 5))
-    assert talk.read() == [("t", 10, 5)]
-
-
 def test_a_cursor_beyond_the_head_is_set_back_and_the_new_messages_come():
     lives = Incarnations()
     talk = lives.begin(head(0), start="earliest")
@@ -161,7 +107,7 @@ def test_a_cursor_beyond_the_head_is_set_back_and_the_new_messages_come():
 
     talk = lives.begin(start="earliest")
     reconnected(talk, began(4, 6, start=0))
-    talk.core.record_newcomers()
+    talk.record_newcomers()
     assert talk.read() == [("t", 4, 10, "rewound")]
     talk.hear(data(4, 2))
     assert talk.read() == [("t", 4, 2)]

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from p2pmsg.subscriber import space
+from p2pmsg.subscriber import session_table
 from p2pmsg.wire import Kind
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
 from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head
@@ -12,20 +12,8 @@ from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head
 NEXT = SESSION + 1
 
 
-@pytest.mark.parametrize("start", ["latest", "earliest"])
-def test_who_was_there_before_a_session_began_gets_all_of_it(start):
-    talk = Talk(start=start).join(head(0))
-    talk.hear(welcome(NEXT))
-    body = talk.probe()
-    assert (body.start, body.position) == ("sequence", 0)
-    talk.hear(echo(body.probe, head(3, earliest=1, start=0)))
-    assert talk.read() == [("t", 0, 1, "evicted")]
-    talk.pass_ms(1)
-    assert talk.asked(Kind.NACK)[0][1].ranges == [(1, 3)]
-
-
 def test_sessions_without_end_are_forgotten_and_raise_nothing(monkeypatch):
-    monkeypatch.setattr(space, "PEERS_MAX", 3)
+    monkeypatch.setattr(session_table, "PEERS_MAX", 3)
     talk = Talk()
     for session in range(1, 20):
         talk.hear(welcome(session))
@@ -47,17 +35,6 @@ def test_streams_of_sessions_that_have_ended_make_space_for_others():
     stats = talk.core.stats()
     assert (stats.published, stats.delivered, stats.lost) == (40, 40, 0)
     assert stats.frames_invalid == {}
-
-
-def test_what_was_lost_of_streams_that_made_space_stays_counted():
-    talk = Talk(streams_max=2)
-    for session in (SESSION, NEXT, NEXT + 1):
-        talk.join(head(0), session=session)
-        talk.hear(data(1, session=session))
-    talk.hear(data(0, topic="u", session=NEXT + 1))
-    stats = talk.core.stats()
-    assert [stream.session for stream in stats.streams] == [NEXT + 1, NEXT + 1]
-    assert (stats.published, stats.lost, stats.outstanding) == (7, 2, 3)
 
 
 def test_streams_that_find_no_space_are_named_once_a_minute():
@@ -144,7 +121,7 @@ def test_what_came_from_a_publisher_that_stays_away_is_handed_on_though_it_was_n
     assert sum(command.what == "warn" for command in talk.core.commands) == 1
 
     talk.pass_ms(60_000)
-    assert talk.core.joiner.sessions_unjoined == 1  # it is said once
+    assert talk.core.table.unjoined == 1  # it is said once
     talk.hear(welcome())  # it comes back on its log
     talk.hear(echo(talk.probe().probe, head(504, start=0), head(3, topic="u", start=0)))
     talk.pass_ms(1)

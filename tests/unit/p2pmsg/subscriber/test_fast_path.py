@@ -59,15 +59,6 @@ def test_the_next_frame_is_taken_and_counted_as_the_slow_path_does(take, count):
     assert fast.core.ready.bytes_held == 0
 
 
-def test_all_columns_of_a_frame_come_along():
-    talk, stream = joined()
-    columns = ([1, 2], ["a", None], [None, {"h": 1}])
-    frame = frames.data([1, {"k": 2}], sequence=5, columns=columns)
-    first, second = batch(talk.core, stream, frame)
-    assert (first.value, first.key, first.headers, first.timestamp_ns) == (1, "a", None, 1001)
-    assert (second.value, second.key, second.headers) == ({"k": 2}, None, {"h": 1})
-
-
 REFUSED = {
     "a gap before it": data(6),
     "a duplicate": data(4),
@@ -91,14 +82,6 @@ def test_what_is_not_the_next_frame_is_left_to_the_slow_path(take, what):
     before = ledger(stream), talk.core.frames_received
     assert take(talk.core, stream, REFUSED[what]) is None
     assert (ledger(stream), talk.core.frames_received) == before
-
-
-@pytest.mark.parametrize(("take", "count"), [(single, 2), (batch, COUNT_MAX + 1)])
-def test_more_messages_than_are_wanted_are_left_to_the_slow_path(take, count):
-    talk, stream = joined()
-    assert take(talk.core, stream, data(5, count)) is None
-    talk.hear(data(5, count))
-    assert talk.read() == [("t", 5, count)]
 
 
 bodies = st.one_of(

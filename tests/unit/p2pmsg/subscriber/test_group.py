@@ -9,8 +9,7 @@ from p2pmsg.config import SubscriberConfig
 from p2pmsg.control import Head, Heads, Nack, Welcome
 from p2pmsg.multicast import datagram
 from p2pmsg.start import parse_start
-from p2pmsg.subscriber.backlog import UNREAD_NS
-from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.core import UNREAD_NS, SubscriberCore
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg import frames
 
@@ -47,12 +46,6 @@ class Member:
     def stream(self):
         (stream,) = self.core.streams
         return stream
-
-    @property
-    def patience_ns(self):
-        """How long it waits for an answer to a first question, within 2 %."""
-        waits = [self.core.peers[SESSION].feedback.retry_ns(0) for _ in range(200)]
-        return pytest.approx(max(waits), rel=0.02)
 
     def give(self, *made):
         for frame in made:
@@ -126,8 +119,6 @@ def test_with_a_backlog_who_misses_much_disturbs_nobody_with_it(missing, is_far)
     near, far = member.asked(unread=1)
     assert far == ([(1, missing + 1)] if is_far else [])
     assert near == ([] if is_far else [(1, 1000)])
-    wait_ns = member.core.peers[SESSION].feedback.retry_ns(0)
-    assert (wait_ns == UNREAD_NS) is is_far
 
 
 def test_a_space_full_of_what_is_far_ahead_is_used_for_what_comes_first():
@@ -145,23 +136,3 @@ def test_a_space_full_of_what_is_far_ahead_is_used_for_what_comes_first():
 
     assert member.stream.receiver.expected == wanted[-1] + 1
     assert member.core.bytes_held <= SPACE
-
-
-def test_answers_are_timed_again_after_a_question_was_repeated():
-    member = Member()
-    for sequence in (0, 2, 4):
-        member.message(sequence)
-    member.read()
-    member.asked()
-    member.asked()  # both for the second time: an answer could be one to either
-    before = member.patience_ns
-    member.message(3, repair=True)
-    assert member.patience_ns == before
-    member.now_ns = member.core.next_deadline_ns() - MS // 10
-    member.message(6)
-    assert member.asked()[0] == [(5, 6)]
-    assert member.asked()[0] == [(1, 2)]  # which is no reason not to time the other one
-    assert member.patience_ns == before
-    member.message(5, repair=True)
-
-    assert member.patience_ns != before

@@ -1,12 +1,8 @@
 """Whether a publisher is reached by UDP, and what is done where it is not."""
 
-import pytest
-
-from p2pmsg import control, wire
-from p2pmsg.control import Refused
 from p2pmsg.subscriber.effects import Action
-from p2pmsg.subscriber.group import BY_UDP_NS, VAIN_MAX
-from p2pmsg.wire import Kind
+from p2pmsg.subscriber.group import BY_UDP_NS
+from p2pmsg.subscriber.sessions import VAIN_MAX
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.subscriber.test_group import SESSION, SIZE, Member
 
@@ -22,7 +18,7 @@ class Gaps(Member):
 
     def asked(self):
         made = super().asked()
-        while (command := self.core.joiner.effects.commands) and (one := command.popleft()):
+        while (command := self.core.table.effects.commands) and (one := command.popleft()):
             if one.what is Action.WARN:
                 self.warnings.append(one.text)
         return made
@@ -67,7 +63,7 @@ class Gaps(Member):
 
     @property
     def line(self):
-        self.core.joiner.check(now_ns=self.now_ns)
+        self.core.check(self.now_ns)
         return self.core.lines[0]
 
 
@@ -75,10 +71,11 @@ def test_after_gaps_in_vain_the_recovery_channel_is_asked_at_once_and_it_is_said
     member = Gaps()
     assert member.lose(VAIN_MAX) == [4] * VAIN_MAX
     assert member.lose(10) == [0] * 10
-    (text,) = member.warnings
+    text = member.line.one_way
+    member.asked()
+    assert member.warnings == [text]
     assert "10.0.0.1:9" in text
     assert "tcp://h:1" in text
-    assert member.line.one_way == text
     assert member.stream.receiver.lost == 0
 
 
@@ -98,54 +95,11 @@ def test_udp_is_tried_again_after_a_minute_and_once_it_answers_it_is_as_before()
     assert len(member.warnings) <= 2  # once a minute while it lasts
 
 
-def by_repair(member):
-    missing = member.miss()
-    member.first_asked()
-    member.message(missing, repair=True)
-    member.read()
-
-
-def by_hint(member):
-    hint = Refused("t", [(0, 1)], control.HISTORY)
-    member.give(wire.control_frame(Kind.REFUSED, SESSION, hint))
-
-
-@pytest.mark.parametrize("answer", [by_repair, by_hint])
-def test_one_answer_by_udp_shows_that_it_is_reached(answer):
-    member = Gaps()
-    member.lose(VAIN_MAX - 1)
-    answer(member)
-    assert member.lose(VAIN_MAX) == [4] * VAIN_MAX
-
-
-def test_repairs_for_other_receivers_show_nothing():
-    member = Gaps()
-    member.lose(VAIN_MAX - 1)
-    member.message(0, repair=True)
-    member.lose(1)
-    assert member.lose(1) == [0]
-
-
-def test_many_gaps_at_once_count_as_one():
-    """A publisher that pauses answers none of them by UDP in time."""
-    member = Gaps()
-    missing = [member.miss() for _ in range(3 * VAIN_MAX)]
-    asked = set()
-    for _ in range(300):
-        asked |= {start for start, _ in member.asked()[1]}
-        if len(asked) == len(missing):
-            break
-    for sequence in missing:
-        member.repair_over_recovery(sequence)
-    assert member.lose(1) == [4]
-    assert not member.warnings
-
-
 def test_history_over_the_recovery_channel_counts_for_nothing():
     member = Gaps()
     for _ in range(2 * VAIN_MAX):
         missing = member.miss()
-        member.stream.history = missing + 1
+        member.stream.repairs.history = missing + 1
         assert member.questions(missing) == 0
         member.repair_over_recovery(missing)
     assert member.lose(1) == [4]

@@ -148,10 +148,10 @@ def test_another_address_is_believed_once_the_publisher_has_said_it():
     member.give(member.echo())
     member.sources = [SOURCE, MOVED]
     member.take_keys()
-    member.core.joiner.send_probe(member.peer, 0, member.now_ns)
+    member.core.table.send_probe(member.peer, 0, member.now_ns)
     member.give(member.echo(), MOVED)
     assert member.places == {0: MOVED}
-    member.core.joiner.send_probe(member.peer, 0, member.now_ns)
+    member.core.table.send_probe(member.peer, 0, member.now_ns)
     member.give(member.echo(), ELSEWHERE)
     assert member.places == {}
 

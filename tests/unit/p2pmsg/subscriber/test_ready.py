@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import p2pmsg
 from p2pmsg.subscriber import conflation
-from p2pmsg.subscriber.conflation import DecodedFrame, FoldedFrame
+from p2pmsg.subscriber.conflation import DecodedFrame
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.ready import ReadyQueue
 from p2pmsg.subscriber.sessions import Stream
@@ -79,15 +79,6 @@ class Exit:
         self.queue.recount()
         assert held == self.queue.bytes_held
         assert held > 0 if waiting else held == 0
-
-
-def test_a_loss_moves_the_position_and_counts_nothing_delivered():
-    one = Exit()
-    one.add(2)
-    one.lose(3)
-    one.add(1)
-    assert [one.take(), one.take(), one.take()] == [[0, 1], (2, 5), [5]]
-    one.check(3, 6)
 
 
 def test_a_publisher_that_went_back_moves_no_position():
@@ -197,31 +188,6 @@ def test_taking_one_looks_at_no_other_stream():
 
 def count_calls(steps, which, frame, event, argument):
     steps[which] += event in ("call", "c_call")
-
-
-@pytest.fixture
-def small_parts(monkeypatch):
-    """Have two keys be many."""
-    monkeypatch.setattr(conflation, "PART", 2)
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_many_keys_are_handed_on_in_parts_and_newer_values_go_to_the_end():
-    one = Exit("latest")
-    one.add(5, keys=["a", "b", "c", "d", "e"])
-    one.queue.fold_all()
-    ((_, output),) = one.queue
-    assert isinstance(output.item, FoldedFrame)
-    assert one.take() == [0, 1]
-    one.check(2, 2)
-    one.add(2, keys=["c", "a"])
-    one.queue.fold_all()
-    assert one.take() == [3, 4]
-    one.check(4, 5)
-    assert one.take() == [5, 6]
-    one.check(6, 7)
-    assert one.take() is None
-    assert one.stream.conflated == 1
 
 
 FOLDS = st.one_of(
@@ -391,14 +357,6 @@ def test_an_exception_comes_before_all_of_it_or_after_all_of_it(what, event):
 def state(one):
     entries = [(o.start if isinstance(o, Loss) else o.sequence, o.count) for _, o in one.queue]
     return entries, one.stream.position, one.stream.delivered_count, one.queue.bytes_held
-
-
-def test_a_loss_alone_is_no_message():
-    one = Exit()
-    one.queue.append(one.stream, Loss(0, 2, LossReason.EVICTED))
-    stream, loss, batch, values, messages = one.queue.take()
-    assert (stream, loss.stop, batch) == (one.stream, 2, None)
-    assert [*values, *messages] == []
 
 
 def test_all_streams_are_folded_in_one_pass_and_what_is_malformed_is_lost_in_its_place():

@@ -25,17 +25,6 @@ def pass_over(feeds, number, *, line=0):
     feeds.messages(number + 1, number + 2, line=line)
 
 
-def play_alone(feeds, start, stop):
-    """Play over line A only, ten messages a second, and pass over `stop`; return what is asked."""
-    for number in range(start, stop):
-        feeds.messages(number, number + 1)
-        feeds.pass_ms(100)
-    feeds.asked()
-    feeds.messages(stop + 1, stop + 2)
-    feeds.pass_ms(0.1)
-    return feeds.asked()
-
-
 @pytest.mark.parametrize("lag_ms", [1, 10, 40, 90])
 def test_what_the_later_line_brings_is_not_asked_for(lag_ms):
     feeds = Feeds(lines=2)
@@ -60,26 +49,6 @@ def test_what_both_lost_is_asked_for_as_soon_as_both_are_past_it():
     feeds.messages(503, 504, line=1)
     feeds.pass_ms(0.1)
     assert feeds.asked() == [(502, 503)]
-
-
-def test_the_wait_is_bounded():
-    feeds = Feeds(lines=2)
-    play(feeds, 500, lag_ms=400)
-    pass_over(feeds, 502)
-    feeds.pass_ms(99)
-    assert feeds.asked() == []
-    feeds.pass_ms(1)
-    assert feeds.asked() == [(502, 503)]
-
-
-def test_a_line_that_never_brings_anything_is_waited_for_no_longer_than_a_second():
-    feeds = Feeds(lines=2)
-    pass_over(feeds, 2)
-    feeds.pass_ms(99)
-    assert feeds.asked() == []
-    feeds.pass_ms(1)
-    assert feeds.asked() == [(2, 3)]
-    assert play_alone(feeds, 4, 20) == [(20, 21)]
 
 
 def warnings_of(feeds):

@@ -58,20 +58,6 @@ def test_a_head_that_the_publisher_confirms_is_taken_however_far_it_is():
     assert member.stream.receiver.missing == 10**6 - 1
 
 
-def test_questions_that_bring_nothing_are_asked_more_and_more_rarely():
-    member = Member()
-    member.message(0)
-    asked = 0
-    for _ in range(500):
-        member.give(heartbeat(2**62))
-        for request, _ in questions(member):
-            answer(member, request, Head("t", 0, 1))
-            asked += 1
-        member.now_ns += 10 * MS
-        member.core.handle_timer(now_ns=member.now_ns)
-    assert 5 < asked < 20
-
-
 def test_a_new_topic_begins_at_its_first_message():
     member = Member()
     member.give(heartbeat(3, topic="new"))
@@ -86,17 +72,6 @@ def test_only_the_address_of_the_echo_counts():
     member.core.receive_datagrams(0, forged, len(forged), ("10.6.6.6", 9), now_ns=member.now_ns)
     assert member.stream.receiver.head == 1
     assert dict(member.core.invalid) == {"source": 1}
-
-
-def test_nacks_bear_the_token():
-    member = Member()
-    admit(member, 4712)
-    member.message(0)
-    member.message(5)
-    member.now_ns = max(member.now_ns + 1, member.core.next_deadline_ns())
-    member.core.handle_timer(now_ns=member.now_ns)
-    frames = [Frame(datagram.open_datagram(data)) for _, _, data in member.core.multicast.outgoing]
-    assert {control.read_body(frame, control.Nack).token for frame in frames} == {4712}
 
 
 def echo(member, peer, *heads):
@@ -253,7 +228,7 @@ def test_a_publisher_that_went_back_and_passed_is_known_by_its_echo_from_another
 ):
     member, peer = of_incarnation(11)
     peer.group.sources, peer.group.proof = {0: "its former port"}, 5
-    member.core.joiner.begin_again(peer, member.now_ns)
+    member.core.table.begin_again(peer, member.now_ns)
     body = Heads("p", [Head("t", 0, 9, began=began)], incarnation=12)
     member.give(wire.control_frame(Kind.ECHO, peer.probe, body))
     assert member.core.stream_table.rewound == rewound

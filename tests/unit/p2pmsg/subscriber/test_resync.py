@@ -104,7 +104,7 @@ def test_whatever_is_cut_short_all_messages_come_once(case):
 
 def test_what_was_cut_short_does_not_count_as_on_its_way():
     talk = with_a_gap()
-    talk.core.joiner.effects.counts_replies = True
+    talk.core.table.effects.counts_replies = True
     resync(talk.core, now_ns=talk.now_ns)
     talk.pass_ms(5)
     nacks = [body for kind, body, _ in talk.asked() if kind == "NACK"]

@@ -3,12 +3,11 @@
 import pytest
 
 from p2pmsg import control, wire
-from p2pmsg.subscriber.relays import merge_heads
 from p2pmsg.subscriber.servers import DENIALS_MAX, Denial, Denials
 from p2pmsg.wire import Frame, FrameError, Kind
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION
-from tests.unit.p2pmsg.relay.test_subscriber_relays import RELAY, Relayed, relay_welcome
+from tests.unit.p2pmsg.relay.test_subscriber_relays import Relayed, relay_welcome
 from tests.unit.p2pmsg.security.files import access_of, rule, user_of
 from tests.unit.p2pmsg.subscriber_talk import data, head
 
@@ -132,33 +131,6 @@ def test_what_servers_deny_is_reported_once():
         Denial("subscribe", "x", "feed", False), Denial("subscribe", "y*", "feed", False),
     ]  # fmt: skip
     assert talk.core.invalid == {}
-
-
-def test_a_relay_that_lists_nothing_for_us_is_reported_and_asked_again():
-    talk = trusting("bob")
-    talk.hear(relay_welcome())
-    talk.requests()
-    answer = wire.control_frame(Kind.DENIED, RELAY, control.Denied("subscribe", ["*"]))
-    talk.reply(answer, session=RELAY)
-    assert denied(talk) == [Denial("subscribe", "*", "relay", False)]
-    talk.pass_ms(900)
-    assert talk.requests() == []
-    talk.pass_ms(400)
-    assert ("SESSIONS_REQUEST", RELAY, None) in talk.requests()
-
-
-@pytest.mark.parametrize(
-    ("several", "denied"),
-    [
-        ([["a", "b"], ["b", "c"]], ["b"]),
-        ([["*"], ["b", "c"]], ["b", "c"]),
-        ([["*"], ["*"]], ["*"]),
-        ([["*"], []], []),
-    ],
-)
-def test_relays_together_deny_what_each_of_them_denies(several, denied):
-    heads = [control.Heads("feed", [], denied=one) for one in several]
-    assert merge_heads(heads).denied == denied
 
 
 def test_a_server_cannot_have_many_topics_compared_with_many_denied_ones():
