@@ -113,8 +113,8 @@ def test_a_mistake_is_found(way, what, monkeypatch):
 
 @pytest.mark.internal
 def test_old_values_in_the_place_of_new_ones_are_found(monkeypatch):
-    def add(self, output, batch, real=Newest.add):
-        real(self, output, list(batch)[::-1])
+    def add(self, batch, has_misfits, real=Newest.add):
+        real(self, list(batch)[::-1], has_misfits)
 
     monkeypatch.setattr(Newest, "add", add)
     with pytest.raises(AssertionError):
