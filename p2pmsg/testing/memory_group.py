@@ -157,13 +157,13 @@ class MemoryGroupReceiver:
         """Return what came next, joined to a train as the kernel does it; or None."""
         if self._next is None and not self._receiver.waiting:  # mostly so
             return None
-        first, self._next = self._next or self.take(self._receiver), None
+        first, self._next = self._next or self._take(self._receiver), None
         if first is None:
             return None
         train, address = [first[0]], first[1]
         segment = total = len(first[0])
         while len(train[-1]) == segment and total <= _TRAIN_BYTES_MAX:
-            following = self.take(self._receiver)
+            following = self._take(self._receiver)
             if following is None or following[1] != address or len(following[0]) > segment:
                 self._next = following
                 break
@@ -173,7 +173,7 @@ class MemoryGroupReceiver:
 
     def receive_back(self) -> Datagram | None:
         """Return the next datagram that came for this receiver alone; or None."""
-        return self.take(self._back) if self._back.has_message() else None
+        return self._take(self._back) if self._back.has_message() else None
 
     def queued_bytes(self) -> int:
         """Return about how much has come and was not taken."""
@@ -188,8 +188,7 @@ class MemoryGroupReceiver:
         self._receiver.close()
         self._back.close()
 
-    def take(self, socket: MemoryReceiver | MemoryRecoveryClient) -> Datagram | None:
-        """Return the next datagram of one of its sockets; or None."""
+    def _take(self, socket: MemoryReceiver | MemoryRecoveryClient) -> Datagram | None:
         data = socket.receive()
         if data is None:
             return None

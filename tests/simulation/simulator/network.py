@@ -47,7 +47,8 @@ class SimulatedNetwork(FaultyNetwork):
             delay=options.delay,
         )
         self.options = options
-        self.keeps_replies = options.bytes_per_s > 0
+        if options.bytes_per_s:
+            self.keeps_replies, self.carry = True, self._queue_up
         self.step = None
         self.watchers = []
         self.security = None
@@ -101,22 +102,17 @@ class SimulatedNetwork(FaultyNetwork):
         super().deliver(link, frame)
 
     def is_lost(self, link, frame):
-        is_lost = (
-            super().is_lost(link, frame)
-            or (
-                bool(self._one_way) and link.kind == "data" and self.is_one_way(*self.ends_of(link))
-            )
-            or any(watcher(link, frame) for watcher in self.watchers)
-        )
+        is_lost = super().is_lost(link, frame)
+        if not is_lost and self._one_way and link.kind == "data":
+            is_lost = self.is_one_way(*self.ends_of(link))
+        for watcher in self.watchers:
+            is_lost = is_lost or watcher(link, frame)
         if is_lost and self._log is not None:
             self._log("    lost")
         return is_lost
 
-    def carry(self, link, frame):
+    def _queue_up(self, link, frame):
         """Have it wait in front of a slow path, in order."""
-        if not self.options.bytes_per_s:
-            super().carry(link, frame)
-            return
         path = self.name_of(link.source), self.name_of(link.target)
         waiting = self._slow.setdefault(path, deque())
         waiting.append((link, frame))
@@ -132,11 +128,14 @@ class SimulatedNetwork(FaultyNetwork):
             waiting.popleft()  # what a cut link had takes no time
 
     def _carried(self, waiting):
-        super().carry(*waiting.popleft())
+        FaultyNetwork.carry(self, *waiting.popleft())
         self._carry_next(waiting)
 
     def arrive(self, link, frame):
-        if self.step is not None and link.connected:
+        if self.step is None:
+            super().arrive(link, frame)
+            return
+        if link.connected:
             self.step(self.kind_of(frame), link.source, link.target)
         is_taken = link.connected and link.target in self.receivers
         super().arrive(link, frame)

@@ -44,11 +44,11 @@ class SimulatedDriver(VirtualDriver):
             on_end(request.value)
 
     def arrived(self):
-        if self.now_ns() >= self._frozen_until_ns:
+        if not self._frozen_until_ns or self.now_ns() >= self._frozen_until_ns:
             super().arrived()
 
     def _on_time(self, due_ns):
-        if self.now_ns() >= self._frozen_until_ns:
+        if not self._frozen_until_ns or self.now_ns() >= self._frozen_until_ns:
             super()._on_time(due_ns)
         elif due_ns == self._expected_ns and not self.stopping:
             self._expected_ns = 0
@@ -83,8 +83,7 @@ class _GroupReceiver(MemoryGroupReceiver):
     def __init__(self, network, endpoint, name, **options):
         super().__init__(network, endpoint, name, **options)
         self._network, self.forged = network, deque(maxlen=_FORGED_MAX)
-        self.source = f"{endpoint}/1"
-        self.ports[self.source] = PORT.pack(1)
+        self.ports[f"{endpoint}/1"] = PORT.pack(1)
 
     def send(self, datagram, address):
         if address == STRANGER:
@@ -97,12 +96,6 @@ class _GroupReceiver(MemoryGroupReceiver):
             data, address = self.forged.popleft()
             return memoryview(data), len(data) or 1, address
         return super().receive()
-
-    def take(self, socket):
-        taken = super().take(socket)
-        if taken is not None:
-            self.source = taken[1]
-        return taken
 
 
 class SimulatedHost(Host):
@@ -145,7 +138,8 @@ class SimulatedHost(Host):
             if isinstance(one, _GroupSender):
                 one.forged.append(data)
             elif isinstance(one, _GroupReceiver) and one.endpoint == place:
-                one.forged.append((data, one.source if spoofed else STRANGER))
+                newest = next(reversed(one.ports))
+                one.forged.append((data, newest if spoofed else STRANGER))
 
     def cut(self, line, *, recovery):
         """Cut a connection of the data path, and the recovery channels too; they come back."""

@@ -53,7 +53,8 @@ class SimulatedPublisher(SimulatedProcess):
     @property
     def core(self):
         """The engine, or None while it is dead."""
-        return None if self.peer is None else self.peer.core
+        driver = self.host.driver
+        return None if driver is None else driver.peer.core
 
     @property
     def disk(self):

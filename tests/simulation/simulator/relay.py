@@ -46,12 +46,14 @@ class SimulatedRelay(SimulatedProcess):
     @property
     def relay(self):
         """The engine of its publishing side, or None while it is dead."""
-        return None if self.peer is None else self.peer.core
+        driver = self.host.driver
+        return None if driver is None else driver.peer.core
 
     @property
     def core(self):
         """The engine of its receiving side, or None while it is dead."""
-        return None if self.peer is None else self.peer.source
+        driver = self.host.driver
+        return None if driver is None else driver.peer.source
 
     @property
     def evicted(self):

@@ -177,7 +177,8 @@ class SimulatedSubscriber(SimulatedProcess):
     @property
     def core(self):
         """The engine, or None while it is dead."""
-        return None if self.peer is None else self.peer.core
+        driver = self.host.driver
+        return None if driver is None else driver.peer.core
 
     def revive(self):
         """Start: where the cursor says, or as one that knows nothing of the former one."""
@@ -378,7 +379,8 @@ class SimulatedSubscriber(SimulatedProcess):
     def _on_joins(self, core):
         """Remember where the streams stood when a session was joined."""
         for publisher in self.publishers:
-            if publisher.peer is None or (session := publisher.peer.core.session) in self.joined:
+            sending = publisher.core
+            if sending is None or (session := sending.session) in self.joined:
                 continue
             peer = core.peers.get(session)
             if peer is not None and peer.joined:
@@ -386,7 +388,7 @@ class SimulatedSubscriber(SimulatedProcess):
                 met = set() if self.cursor is None else self.cursor.met
                 if peer.start == parse_start(0) or publisher.endpoint in met:
                     self.whole.add(session)
-                for topic, head in publisher.peer.core.heads().items():
+                for topic, head in sending.heads().items():
                     self.joins[session, topic] = head
 
     def check_streams(self):
