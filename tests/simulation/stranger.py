@@ -265,7 +265,7 @@ class Stranger:
 
     def _refused(self, publisher: SimulatedPublisher) -> bytes:
         session, topic, following = self._stream(publisher)
-        reason = self._rng.choice((control.HISTORY, "evicted", "crash", "budget"))
+        reason = self._rng.choice(("evicted", "crash", "budget"))
         body = control.Refused(topic, [(0, following + 1000)], reason)
         return _frame(Kind.REFUSED, session, body)
 
