@@ -85,7 +85,7 @@ def test_a_dead_letter_of_any_size_is_listed_over_the_wire(make_pusher, make_pul
     pusher.push(bytes(size))
     puller.receive(timeout=60).discard("no")
     pusher.join(timeout=60)
-    box = LiveBox(pusher.endpoint, timeout=10)
+    box = LiveBox(pusher.endpoint, timeout=60)
     try:
         (letter,) = box.list()
     finally:
@@ -281,7 +281,7 @@ def test_a_puller_that_closes_gives_everything_back(make_pusher, make_puller):
 
 @pytest.mark.parametrize("key", [None, "k"])
 def test_a_job_that_hangs_at_one_worker_is_done_by_another(make_pusher, make_puller, key):
-    pusher = make_pusher(config=FAST, job_timeout=0.3)
+    pusher = make_pusher(config=FAST, job_timeout=1.0)
     hung = make_puller(pusher.endpoint)
     wait_for_workers(pusher, 1)
     pusher.push(1, key=key)

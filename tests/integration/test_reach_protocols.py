@@ -88,7 +88,7 @@ def test_an_endpoint_of_webhooks_that_speaks_no_http_gets_all_later(publisher, t
     listener = socket.create_server(("127.0.0.1", port))
     endpoint = Endpoint(
         f"http://127.0.0.1:{port}/", allow=NETWORK, timeout=0.3,
-        retry=(0, *[0.05] * 50),
+        retry=(0, *[0.05] * 900),
     )  # fmt: skip
     with Sender(
         publisher.endpoint, state=tmp_path, endpoints=[endpoint], start="earliest"
@@ -102,4 +102,4 @@ def test_an_endpoint_of_webhooks_that_speaks_no_http_gets_all_later(publisher, t
         assert hooks.stats().delivered == 0
         with Receiver(port=port) as receiver:
             eventually(lambda: hooks.stats().delivered == 1)
-        assert len(receiver.requests) == 1
+        assert len({request.id for request in receiver.requests}) == 1

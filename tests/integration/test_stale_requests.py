@@ -17,8 +17,8 @@ from tests.integration.test_requests import make_requester, make_responder
 __all__ = ["app", "make_requester", "make_responder"]
 
 
-def give_up_on(endpoint, count, wait):
-    """Ask so often at once, with a time-out of 0.1 s; wait until all are over here, too."""
+def give_up_on(endpoint, count):
+    """Ask so often at once, with a time-out of 0.1 s, and once more for which there is time."""
 
     async def main():
         async with aio.Requester(endpoint) as asks:
@@ -27,25 +27,21 @@ def give_up_on(endpoint, count, wait):
                 return_exceptions=True,
             )
             assert sum(isinstance(each, TimeoutError) for each in given_up) > count // 2
-            await asyncio.to_thread(wait)
+            await asks.request("slow", count, timeout=60)
 
     asyncio.run(main())
 
 
 def test_what_nobody_waits_for_is_not_begun(make_responder, make_requester):
     """A responder worked 9 s on 100 requests whose requesters had waited for 1 s."""
-    worked = []
 
     def slow(value):
-        worked.append(value)
         time.sleep(0.02)
         return value
 
     responder = make_responder({"slow": slow})
-    give_up_on(
-        responder.endpoint, 60, lambda: eventually(lambda: len(worked) + responder.expired == 60)
-    )
-    assert responder.expired >= 1
+    while not responder.expired:  # a machine may be too slow to send them in time
+        give_up_on(responder.endpoint, 60)
     assert make_requester(responder.endpoint).request("slow", "new", timeout=60) == "new"
 
 
@@ -106,7 +102,7 @@ def test_a_request_that_waited_for_its_turn_and_is_over_is_not_handled(app, endp
 
     feeding[0].result()
     assert answers == ["new"]
-    assert worked == [0, "new"]
+    assert worked in ([0, "new"], ["new"])  # not sent, where a machine takes 0.1 s for it
 
 
 @pytest.fixture
@@ -137,9 +133,13 @@ def test_a_request_cannot_fill_the_queue_of_its_connection(silent):
 def test_an_attempt_whose_time_has_passed_is_left_out(silent):
     endpoint, count = silent
     with p2pmsg.Requester(endpoint) as asks:
-        with pytest.raises(TimeoutError):  # it is connected then
-            asks.request("t", timeout=0.5, attempts_max=1)
-        assert count() == 1
+
+        def comes():
+            with pytest.raises(TimeoutError):
+                asks.request("t", timeout=0.5, attempts_max=1)
+            return count()
+
+        eventually(comes)  # it is connected then
         with pytest.raises(TimeoutError):
             asks.request("t", timeout=0.001, attempts_max=1000)
         assert count() < 1000

@@ -1,5 +1,6 @@
 """Joins and commits, on a disk that fails and in a thread that Ctrl-C may strike anywhere."""
 
+import gc
 import itertools
 import shutil
 import sys
@@ -111,10 +112,12 @@ class Strike:
 
     def __enter__(self):
         self.before = sys.gettrace()
+        gc.disable()  # else it may strike what other tests left to be finalized
         sys.settrace(self.trace)
 
     def __exit__(self, kind, *_):
         sys.settrace(self.before)
+        gc.enable()
         self.struck = kind is KeyboardInterrupt
         return self.struck
 

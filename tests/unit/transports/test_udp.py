@@ -19,7 +19,7 @@ def opened():
 
 
 def wait_for(one):
-    assert select.select([one], [], [], 5)[0], "nothing came"
+    assert select.select([one], [], [], 60)[0], "nothing came"
 
 
 def pair(opened, endpoint):

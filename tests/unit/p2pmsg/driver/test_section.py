@@ -1,5 +1,6 @@
 """The section: one caller at a time, and an exception at any line of it."""
 
+import gc
 import sys
 import threading
 
@@ -43,6 +44,7 @@ def interrupted_at(line, call):
                 raise KeyboardInterrupt
         return trace
 
+    gc.disable()  # else it may strike what other tests left to be finalized
     sys.settrace(trace)
     try:
         call()
@@ -50,6 +52,7 @@ def interrupted_at(line, call):
         return True
     finally:
         sys.settrace(None)
+        gc.enable()
     return False
 
 

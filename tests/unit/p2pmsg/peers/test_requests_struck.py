@@ -1,5 +1,6 @@
 """KeyboardInterrupt at the lines of a request: the requester asks on after it."""
 
+import gc
 import sys
 
 import p2pmsg
@@ -25,11 +26,13 @@ class Strike:
 
     def __enter__(self):
         self._before = sys.gettrace()
+        gc.disable()  # else it may strike what other tests left to be finalized
         sys.settrace(self._trace)
         return self
 
     def __exit__(self, *exception):
         sys.settrace(self._before)
+        gc.enable()
 
     @property
     def struck(self):

@@ -1,5 +1,6 @@
 """An exception at any line of a puller's engines: after `resync` no job is forgotten."""
 
+import gc
 import sys
 
 import pytest
@@ -26,6 +27,7 @@ def struck_at(line, module, call):
                 raise KeyboardInterrupt
         return trace
 
+    gc.disable()  # else it may strike what other tests left to be finalized
     sys.settrace(trace)
     try:
         call()
@@ -33,6 +35,7 @@ def struck_at(line, module, call):
         return True
     finally:
         sys.settrace(None)
+        gc.enable()
     return False
 
 
