@@ -11,7 +11,7 @@ def in_child(work):
     child = os.fork()
     if child == 0:
         try:
-            signal.alarm(15)
+            signal.alarm(60)
             os.close(reading)
             work(writing)
         except BaseException:

@@ -561,7 +561,7 @@ def test_more_requests_than_may_wait_are_left_to_be_asked_again(endpoint):
         task = asyncio.create_task(app.serve())
         async with p2pmsg.aio.Requester([endpoint]) as requester:
             asked = [
-                asyncio.create_task(requester.request(topic, number, timeout=6))
+                asyncio.create_task(requester.request(topic, number, timeout=60, attempts_max=30))
                 for number, topic in enumerate(["slow"] * 5 + ["other"] * 3)
             ]
             while [stats.received for stats in app.stats()] != [3, 3]:

@@ -43,7 +43,7 @@ def test_after_half_of_the_time_nothing_more_is_begun(make_publisher, tmp_path, 
     publisher = make_publisher()
     publisher.publish_many("t", [*range(4)], keys=["a", "a", "b", "a"])
     options = {"start": "earliest", "cursor": tmp_path / "cursor", "concurrency": 2, "by_key": True}
-    app, again, before, after = App(stop_timeout=2.0), App(), [], []
+    app, again, before, after = App(stop_timeout=4.0), App(), [], []
 
     @app.subscriber(publisher.endpoint, **options)
     async def on(value):

@@ -376,6 +376,7 @@ def test_a_session_that_cannot_be_noted_hands_nothing_on(make_publisher, make_su
     check_exact(take(subscriber, 3))
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("commit", "count"), [("explicit", 16_000), ("message", 32_000), (0.003, 400_000)]
 )
@@ -390,7 +391,7 @@ def test_ctrl_c_anywhere_costs_no_message_and_no_commit(
     )  # fmt: skip
     for start in range(count // 2, count, 500):
         publisher.publish_many(TOPIC, list(range(start, start + 500)))
-    line = child.line(60)
+    line = child.line(300)
     assert line.startswith("interrupts "), line
     assert int(line.split()[1]) >= 1
     ledger = json.loads(child.line())

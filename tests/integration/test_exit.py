@@ -59,7 +59,7 @@ publisher.wait_for_subscribers(1, 60)
 for number in range(20_000):
     publisher.publish("t", b"%0100d" % number)
 """
-CLOSED = PUBLISH + "publisher.close(timeout=1)\n"
+CLOSED = PUBLISH + "publisher.close(timeout=60)\n"
 FORGOTTEN = (
     """
 def main():

@@ -290,7 +290,7 @@ def test_more_topics_than_are_taken(hostile, make_publisher, make_subscriber):
 
 
 def test_garbage_over_the_recovery_channel(joined):
-    publisher, bad, subscriber = joined(repair_timeout=1.0, on_gap=lambda report: None)
+    publisher, bad, subscriber = joined(repair_timeout=30.0, on_gap=lambda report: None)
     collector = Collector(subscriber)
     bad.send(frame(PREFIX, 1, bad.session, 0, 1, data_body([0])))
     bad.send(frame(PREFIX, 1, bad.session, 10, 1, data_body([10])))

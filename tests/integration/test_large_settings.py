@@ -26,7 +26,7 @@ FAILED = "background thread failed"
 def test_a_publisher_that_may_wait_for_ages_works(config, caplog):
     publisher = p2pmsg.Publisher(LOOPBACK, config=PublisherConfig(**config))
     with publisher, p2pmsg.Subscriber(publisher.endpoint, start="earliest") as subscriber:
-        publisher.wait_for_subscribers(1, timeout=20.0)
+        publisher.wait_for_subscribers(1, timeout=60.0)
         for number in range(50):
             publisher.publish("t", number)
         time.sleep(0.1)  # its thread goes to sleep with messages that wait
@@ -47,9 +47,9 @@ def test_a_subscriber_that_may_wait_for_ages_works(config, caplog):
         p2pmsg.Publisher(LOOPBACK) as publisher,
         p2pmsg.Subscriber(publisher.endpoint, config=SubscriberConfig(**config)) as subscriber,
     ):
-        publisher.wait_for_subscribers(1, timeout=20.0)
+        publisher.wait_for_subscribers(1, timeout=60.0)
         publisher.publish("t", 1)
-        assert subscriber.receive(timeout=20.0).value == 1
+        assert subscriber.receive(timeout=60.0).value == 1
     assert FAILED not in caplog.text
 
 

@@ -135,7 +135,7 @@ def test_a_killed_pullers_share_goes_to_others_and_nothing_is_lost(children, rou
 
 
 def test_a_stopped_pullers_share_goes_to_another_and_it_may_come_back(children):
-    with pusher(ack_timeout=0.5) as source:
+    with pusher(ack_timeout=2.0) as source:
         stopped = children(source.endpoint)
         eventually(lambda: source.stats().workers)
         source.push(VALUE)

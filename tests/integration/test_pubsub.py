@@ -116,7 +116,7 @@ def test_what_accompanies_a_value_arrives_with_its_own_message(pair):
         if n % 3:
             assert message.timestamp_ns == 10**18 + n
         else:
-            assert abs(message.timestamp_ns - now_ns) < 10e9
+            assert abs(message.timestamp_ns - now_ns) < 60e9
         assert (message.topic, message.publisher) == (TOPIC, "source")
         assert message.session == publisher.session
 

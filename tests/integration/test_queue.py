@@ -605,7 +605,7 @@ def test_cut_connections_lose_nothing(make_pusher, opened):
         thread.join()
 
     assert set(done) == set(range(1500))
-    assert proxy.cuts > 3
+    assert proxy.cuts
     for key in range(7):
         firsts = list(dict.fromkeys(n for n in done if n % 2 and n % 7 == key))
         assert firsts == sorted(firsts)

@@ -66,7 +66,7 @@ def test_nobody_there_is_a_timeout():
 
 
 def publisher_at(endpoint, **keywords):
-    for _ in range(200):
+    for _ in range(3000):
         try:
             return p2pmsg.Publisher(endpoint, **keywords)
         except p2pmsg.BindError:

@@ -400,7 +400,7 @@ def test_a_responder_that_dies_between_work_and_answer(tmp_path, opened, attempt
     requester = opened.enter_context(p2pmsg.Requester(place))
     found = []
     # One attempt is waited for to its end.
-    options = {"timeout": 60.0 if attempts_max > 1 else 1.0, "attempts_max": attempts_max}
+    options = {"timeout": 60.0 if attempts_max > 1 else 5.0, "attempts_max": attempts_max}
 
     def ask():
         try:

@@ -318,7 +318,7 @@ def test_where_no_datagram_reaches_the_publisher_that_is_said_with_its_place(
         count += 1
         return any("comes by UDP" in text for text in caplog.messages)
 
-    eventually(is_logged, 30)
+    eventually(is_logged)
     assert values_of(take(subscriber, count)) == list(range(count))
     eventually(lambda: "comes by UDP" in subscriber.stats().lines[0].found)
     (text,) = [one for one in caplog.messages if "comes by UDP" in one]

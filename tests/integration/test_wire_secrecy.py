@@ -1,9 +1,9 @@
 """What who listens on the wire sees, by a raw socket: all packets of loopback."""
 
+import contextlib
 import secrets
 import socket
 import threading
-import time
 
 import pytest
 
@@ -28,23 +28,22 @@ class Wire:
         self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
         self._raw.bind(("lo", ALL_PROTOCOLS))
         self._raw.settimeout(0.1)
-        self._is_open = True
+        self._end = secrets.token_bytes(16)
         self._packets = []
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self):
-        while self._is_open:
-            try:
+        while not self._packets or self._end not in self._packets[-1]:
+            with contextlib.suppress(TimeoutError):
                 self._packets.append(self._raw.recv(1 << 17))
-            except TimeoutError:
-                pass
 
     def close(self):
-        """End; return what was seen."""
-        time.sleep(0.2)
-        self._is_open = False
-        self._thread.join()
+        """End once a datagram of ours was seen, which comes after all else; return what was."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            while self._thread.is_alive():
+                sender.sendto(self._end, ("127.0.0.1", 9))
+                self._thread.join(0.1)
         self._raw.close()
         return b"".join(self._packets)
 

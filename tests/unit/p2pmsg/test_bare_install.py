@@ -38,9 +38,9 @@ assert not hasattr(p2pmsg, "Frobnicator")
 group = "udp://239.255.77.1:47000?interface=127.0.0.1&ttl=0"
 log = p2pmsg.LogConfig(tempfile.mkdtemp())
 with p2pmsg.Publisher(group, log=log) as publisher, p2pmsg.Subscriber(group) as subscriber:
-    publisher.wait_for_subscribers(1, timeout=10.0)
+    publisher.wait_for_subscribers(1, timeout=60.0)
     publisher.publish("t", 1)
-    assert subscriber.receive(timeout=10.0).value == 1
+    assert subscriber.receive(timeout=60.0).value == 1
 from p2pmsg.statsd import parse_line
 from p2pmsg.metrics import *
 assert parse_line and Client

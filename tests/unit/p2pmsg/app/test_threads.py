@@ -20,7 +20,7 @@ def test_no_more_run_at_once_than_there_are_threads(threads):
 
     def call(number):
         names.append(threading.current_thread().name)
-        both.wait(10)
+        both.wait(60)
         return number
 
     async def main():
