@@ -1,16 +1,28 @@
-"""Whether the table of a session's states can be true."""
+"""Whether the tables of the states of a session, and of its routes, can be true."""
 
 import pytest
 
-from p2pmsg.subscriber.states import IS_OVER, TRANSITIONS, WAS_JOINED, Event, State
+from p2pmsg.subscriber.states import (
+    IS_OVER,
+    ROUTE_TRANSITIONS,
+    TRANSITIONS,
+    WAS_JOINED,
+    Event,
+    RouteEvent,
+    RouteState,
+    State,
+)
 
 
-def test_each_state_can_be_reached():
-    found, new = set(), {State.MET}
+@pytest.mark.parametrize(
+    ("first", "table"), [(State.MET, TRANSITIONS), (RouteState.ASKED, ROUTE_TRANSITIONS)]
+)
+def test_each_state_can_be_reached(first, table):
+    found, new = set(), {first}
     while new:
         found |= new
-        new = {after for state in new for after in TRANSITIONS[state].values()} - found
-    assert found == set(State)
+        new = {after for state in new for after in table[state].values()} - found
+    assert found == set(type(first)) == table.keys()
 
 
 @pytest.mark.parametrize("state", WAS_JOINED)
@@ -33,3 +45,15 @@ def test_what_may_have_gone_back_is_not_believed_before_its_own_echo(state):
     ways = {State.JOINED: {Event.ECHOED, Event.RELAYED, Event.UNREACHED}}
     for event, after in TRANSITIONS[state].items():
         assert event in ways.get(after, set(Event))
+
+
+@pytest.mark.parametrize("state", set(RouteState) - {RouteState.ASKED})
+def test_a_route_that_is_known_is_back_where_its_publisher_is(state):
+    after = ROUTE_TRANSITIONS[state].get(RouteEvent.STAYS, state)
+    assert after is RouteState.OPEN
+
+
+@pytest.mark.parametrize("state", RouteState)
+def test_a_route_is_complete_only_where_it_has_said_that_it_closes(state):
+    if ROUTE_TRANSITIONS[state].get(RouteEvent.REPORTED) is RouteState.COMPLETE:
+        assert state in (RouteState.CLOSING, RouteState.LAST_KNOWN)
