@@ -142,7 +142,7 @@ def run_script(script, *arguments):
         [sys.executable, "-W", "error", "-c", script, *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout
@@ -184,7 +184,7 @@ client = t.ZmqRecoveryClient(sys.argv[1], context=t.context(), queue_frames=2000
 client.connect()
 for number in range(1000):
     assert client.send(b"%d" % number)
-client.close(5000)
+client.close(60_000)
 """
     run_script(script, server.endpoint)
     frames = [eventually(server.receive)[1] for _ in range(1000)]
