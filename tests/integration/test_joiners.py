@@ -104,6 +104,7 @@ def test_a_connection_with_too_many_subscriptions_is_ended(make_sender, limits, 
     other = transports.ZmqReceiver(sender.endpoint, context=transports.context())
     other.subscribe(b"t")
     other.connect()
+    eventually(sender.receive_subscriptions)
     with flood(sender.endpoint, count, size):
         notes = []
 

@@ -111,11 +111,10 @@ def test_a_publisher_that_is_really_at_an_earlier_place_is_reported(make_publish
     publisher = make_publisher(endpoint, log=LogConfig(tmp_path / "log", moved=True))
     publisher.publish("a", "new")
     config = GatewayConfig(resume_timeout=1.0)
-    with (
-        serving(endpoint, config=config) as (port, _),
-        Events(port, "/topics/a", place) as events,
-    ):
-        ((kind, data),) = events.messages(1)
-        assert (kind, data["start"], data["stop"]) == ("rewound", 51, 100)
-        publisher.publish("a", "newer")
-        assert values(events.messages(1)) == ["newer"]
+    with serving(endpoint, config=config) as (port, _):
+        publisher.wait_for_subscribers(1, timeout=60)  # else it may count as gone
+        with Events(port, "/topics/a", place) as events:
+            ((kind, data),) = events.messages(1)
+            assert (kind, data["start"], data["stop"]) == ("rewound", 51, 100)
+            publisher.publish("a", "newer")
+            assert values(events.messages(1)) == ["newer"]
