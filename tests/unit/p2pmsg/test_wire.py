@@ -195,10 +195,14 @@ def test_no_memory_is_taken_for_what_a_frame_claims(parts, kind):
         if len(body) > 1 else 1
     )  # fmt: skip
     data = header(topic=b"t" if kind == 1 else b"", kind=kind, count=count, body=body)
-    tracemalloc.start()
-    try:
-        read_all(data)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 64 * 1024 + 100 * len(data)
+
+    def peak():
+        tracemalloc.start()
+        try:
+            read_all(data)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    # What a thread of a former test takes meanwhile is counted, too.
+    assert any(peak() < 64 * 1024 + 100 * len(data) for _ in range(3))
