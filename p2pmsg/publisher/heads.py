@@ -186,12 +186,18 @@ def _start(
         return max(0, probe.position)
     if probe.start != "time":
         return following
-    kept = served.first_at(topic, probe.position)
+    # What was lost right before may have been of that time, and is to be reported.
+    return served.with_lost_before(topic, _at_time(served, topic, probe.position, following))
+
+
+def _at_time(served: ServedSession, topic: str, time_ns: int, following: int) -> int:
+    """Return the first sequence of what is kept from a time on."""
+    kept = served.first_at(topic, time_ns)
     if kept is None:
         return following
     timestamps = wire.decode_columns(Frame(bytes(kept.frame)))[1]
     for index, timestamp in enumerate(timestamps or ()):
-        if timestamp >= probe.position:
+        if timestamp >= time_ns:
             return kept.start + index
     return kept.start if timestamps is None else kept.stop
 

@@ -191,16 +191,16 @@ class ServedSession:
         return min(following, waiting.get(topic, following))
 
     def answered_from(self, topic: str) -> int:
-        """Return from where on an answer to a NACK says more than that it is evicted.
+        """Return from where on an answer to a NACK says more than that it is evicted."""
+        return self.with_lost_before(topic, self.head(topic)[0])
 
-        It is the earliest kept, or the beginning of what was lost right before that.
-        """
-        earliest = self.head(topic)[0]
+    def with_lost_before(self, topic: str, start: int) -> int:
+        """Return `start`, or the beginning of what was lost right before it."""
         stream = self.streams.get(topic)
         for loss in [] if stream is None else reversed(list(stream.losses)):
-            if loss.start < earliest <= loss.stop and loss.reason is not LossReason.EVICTED:
-                earliest = loss.start
-        return earliest
+            if loss.start < start <= loss.stop and loss.reason is not LossReason.EVICTED:
+                start = loss.start
+        return start
 
     def frame_at(self, topic: str, start: int, stop: int) -> Kept | None:
         """Return the replay buffer's first frame with messages of `[start, stop)`, or None."""

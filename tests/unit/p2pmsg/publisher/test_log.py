@@ -6,13 +6,15 @@ from random import Random
 
 import pytest
 
-from p2pmsg import LogConfig, PublisherConfig
+from p2pmsg import LogConfig, PublisherConfig, control
 from p2pmsg.errors import LogFailedError
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.tail_frames import frame_of
+from p2pmsg.wire import Frame, Kind
 from recovery import ReplayBuffer
 from recovery.log import LogReader, LogWriter, MemoryStore, opening, truncate, verify
+from tests.unit.p2pmsg.frames import probe
 from tests.unit.p2pmsg.publisher.served import run_steps
 
 MS = 1_000_000
@@ -228,6 +230,22 @@ def test_a_crash_of_the_system_gives_no_returned_sequence_again(before):
     following = core.log.next("t")
     assert following > last
     assert reported(core, 0, following) == [(before, following)]
+
+
+def test_a_reader_from_a_time_on_gets_a_report_of_what_a_crash_took_right_before():
+    store = MemoryStore()
+    core = core_of(store)
+    publish(core, 3)
+    core.flush(now_ns=1)
+    run_steps(core.log.sync_steps())
+    publish(core, 10)
+    store.crash()
+
+    core = core_of(store)
+    core.requests.receive(b"r", probe(7, ["t"], "time", 2, session=core.own.session), now_ns=1)
+    (echo,) = [Frame(data) for data in core.frames_to_send() if data[4] == Kind.ECHO]
+    (head,) = control.read_body(echo, control.Heads).streams
+    assert (head.start, head.next) == (3, core.log.next("t"))
 
 
 def test_what_waits_next_to_a_log_that_was_cut_is_sent_and_the_rest_is_reported():
