@@ -163,3 +163,12 @@ def test_a_relay_begun_again_has_what_it_has_now(make_publisher, make_relay, fol
     relay.close(timeout=0.0)
     make_relay(publisher.endpoint, relay.endpoint)
     eventually(lambda: nexts(watch, relay) == {"feed": 10})
+
+
+def test_who_waits_for_answers_of_a_watch_that_is_closed_gets_an_error():
+    watch = HeadsWatch(["tcp://127.0.0.1:9"])
+    closer = threading.Timer(0.2, watch.close)
+    closer.start()
+    with pytest.raises(p2pmsg.ClosedError):
+        watch.wait_until_asked(60)
+    closer.join()

@@ -32,8 +32,12 @@ class HeadsWatch(HeadsWatchBase, LoopFace):
     async def wait_until_asked(self, timeout: float) -> bool:
         """Wait until every publisher has answered once, at most `timeout` seconds.
 
+        Returns:
+            Whether all have.
+
         Raises:
             ConfigError: `timeout` is no number of seconds.
+            ClosedError: the watch is closed, or was closed meanwhile.
             AccessDeniedError: one gives us no right to a topic that was asked for, or to any;
                 `denied` has all. It goes on.
 
