@@ -101,10 +101,10 @@ def end(publisher, subscriber, timeout=110):
 
 
 OPEN = """
-    import logging, sys, transports
+    import logging, sys, transports.udp
     logging.basicConfig(stream=sys.stdout)
     try:
-        getattr(transports, sys.argv[1])(sys.argv[2])
+        getattr(transports.udp, sys.argv[1])(sys.argv[2])
     except transports.EndpointError as error:
         print(error)
 """
