@@ -117,10 +117,6 @@ class HeadsWatchPeer(Peer):
         """In a forked child: the sockets are the parent's."""
         self._closed_why = INHERITED
 
-    def _check_open(self) -> None:
-        if self._closed_why is not None:
-            raise ClosedError(self.name, self._closed_why)
-
     # ---------------------------------------------------------------- what never waits
 
     def follow(self, endpoints: Iterable[str]) -> None:
@@ -136,7 +132,8 @@ class HeadsWatchPeer(Peer):
 
     def sessions(self) -> dict[str, tuple[Heads, ...] | None]:
         """Return the heads of all sessions, by endpoint."""
-        self._check_open()
+        if self._closed_why is not None:
+            raise ClosedError(self.name, self._closed_why)
         return {endpoint: self._sessions_at(endpoint) for endpoint in self._wanted}
 
     def _sessions_at(self, endpoint: str) -> tuple[Heads, ...] | None:
@@ -184,11 +181,10 @@ class HeadsWatchPeer(Peer):
     def wait_until_asked(self, timeout: float) -> Verb[bool]:
         """Wait until every publisher has answered once."""
         is_there: bool = yield Wait(self._all_answered, self.now_ns() + to_ns(timeout))
-        self._check_open()
         for errors in self.denied().values():
             first = errors[0]
             raise AccessDeniedError(first.verb, first.topic, first.reason)
-        return is_there
+        return is_there and self._closed_why is None
 
     def _all_answered(self) -> bool:
         found = [self._heads_at(each) for each in self._wanted]

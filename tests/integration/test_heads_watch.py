@@ -165,10 +165,9 @@ def test_a_relay_begun_again_has_what_it_has_now(make_publisher, make_relay, fol
     eventually(lambda: nexts(watch, relay) == {"feed": 10})
 
 
-def test_who_waits_for_answers_of_a_watch_that_is_closed_gets_an_error():
+def test_a_watch_that_is_closed_while_somebody_waits_has_no_answers():
     watch = HeadsWatch(["tcp://127.0.0.1:9"])
     closer = threading.Timer(0.2, watch.close)
     closer.start()
-    with pytest.raises(p2pmsg.ClosedError):
-        watch.wait_until_asked(60)
+    assert not watch.wait_until_asked(60)
     closer.join()

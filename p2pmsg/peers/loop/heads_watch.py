@@ -33,11 +33,10 @@ class HeadsWatch(HeadsWatchBase, LoopFace):
         """Wait until every publisher has answered once, at most `timeout` seconds.
 
         Returns:
-            Whether all have.
+            Whether all have; False also where the watch was closed meanwhile.
 
         Raises:
             ConfigError: `timeout` is no number of seconds.
-            ClosedError: the watch is closed, or was closed meanwhile.
             AccessDeniedError: one gives us no right to a topic that was asked for, or to any;
                 `denied` has all. It goes on.
 
