@@ -112,16 +112,17 @@ class BadLine:
     """A line, or a part of one, that is no item.
 
     Attributes:
-        reason: `no_value`: nothing after the name, or an empty value; `no_type`: no |type after the
-            value; `empty_name`; `bad_name`: it has a control character; `not_utf8`; `bad_number`:
-            not a decimal number; `not_finite`: beyond what a float holds, or infinite;
-            `negative_timer`; `unknown_type`: none of c g ms h d s m; `bad_rate`: not @ and a number
-            above 0 and at most 1; `bad_tags`: they do not parse; `mixed_tag_styles`: tags both in
-            the name and after |#; `packed_values`: several where the type or the dialect takes one;
-            `bad_timestamp`: not T and seconds up to the year 2116, or with a type that takes none;
-            `bad_container`: not c: and an id; `unknown_section`: no version of the protocol has it;
-            `repeated_section`; `bad_event`: its lengths or fields do not fit; `bad_service_check`:
-            without a name or a status from 0 to 3; `too_long`: longer than 64 KiB.
+        reason: `no_value`: nothing after the name, or an empty value; `no_type`: no `|type` after
+            the value; `empty_name`; `bad_name`: it has a control character; `not_utf8`;
+            `bad_number`: not a decimal number; `not_finite`: beyond what a float holds, or
+            infinite; `negative_timer`; `unknown_type`: none of c g ms h d s m; `bad_rate`: not @
+            and a number above 0 and at most 1; `bad_tags`: they do not parse; `mixed_tag_styles`:
+            tags both in the name and after `|#`; `packed_values`: several where the type or the
+            dialect takes one; `bad_timestamp`: not T and seconds up to the year 2116, or with a
+            type that takes none; `bad_container`: not c: and an id; `unknown_section`: no version
+            of the protocol has it; `repeated_section`; `bad_event`: its lengths or fields do not
+            fit; `bad_service_check`: without a name or a status from 0 to 3; `too_long`: longer
+            than 64 KiB.
         text: what is bad.
 
     """

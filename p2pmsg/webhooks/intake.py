@@ -32,7 +32,7 @@ Event = tuple[str, dict[str, Any]]
 """By what it is taken once, or empty; and what `publish` is called with."""
 
 
-class Intake(Application):
+class receive(Application):
     """An ASGI application that publishes the webhooks that are posted to it.
 
     A request is verified by its raw body, and answered with 204 when its messages are in the
@@ -276,10 +276,6 @@ class Intake(Application):
             "healthy": int(self._unhealthy() is None),
         }
         return "".join(f"p2pmsg_webhooks_{what} {number}\n" for what, number in found.items())
-
-
-receive = Intake
-"""The application, by what it does."""
 
 
 def _partition_key(hook: Hook) -> str | None:
