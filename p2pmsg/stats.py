@@ -160,8 +160,7 @@ class MulticastLineStats(Stats):
         endpoint: which.
         unsent: datagrams that the system did not send: there is no route, the interface is away, a
             firewall drops them. They are repaired as those that are lost on the way.
-        failing: why datagrams cannot be sent there now, or were refused within the last 5 s, for
-            people; "" where they leave.
+        failing: why the last one was not sent, for people; "" where it was.
 
     """
 

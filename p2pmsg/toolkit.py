@@ -52,10 +52,10 @@ from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Session
 from p2pmsg.subscriber.typed import converted
 from p2pmsg.topics import check_topic, matches
-from p2pmsg.trouble import Rarely, Trouble
 from transports.endpoint import Endpoint
 from transports.hiding import hiding
 from transports.own_log import own_log
+from transports.trouble import Rarely, Trouble
 from transports.udp import raise_receive_buffer
 
 __all__ = [

@@ -17,6 +17,7 @@ from transports.context import Context, Socket
 from transports.monitor import Monitor
 from transports.own_log import own_log as _log
 from transports.platform import open_files
+from transports.trouble import Rarely
 
 CONNECTIONS_MAX: Final = 65_536
 """Connections to one bound socket: as many as a publisher counts subscribers."""
@@ -37,7 +38,6 @@ that another one has already count for who takes them up, too. Below it they wou
 
 _COUNTED_AGAIN_S: Final = 0.2
 _UPDATE_NS: Final = 5_000_000
-_LOG_AGAIN_S: Final = 60.0
 _REASONS_MAX: Final = 16
 """Reasons that are logged at once, some with a key."""
 _EVENTS: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
@@ -84,7 +84,7 @@ class Refusals:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
-        self._due_s = 0.0
+        self._rarely = Rarely()
 
     def note(self, why: str) -> None:
         """Count a refusal; of more reasons than a line of the log can have, none is kept."""
@@ -93,8 +93,7 @@ class Refusals:
 
     def log(self, place: str) -> None:
         """Log what was counted, where it is time to."""
-        if self.counts and (now_s := time.monotonic()) >= self._due_s:
-            self._due_s = now_s + _LOG_AGAIN_S
+        if self.counts and self._rarely.is_due():
             for why, count in self.counts.items():
                 _log.warning("%s: refused, connections: %d, %s", place, count, why)
             self.counts.clear()

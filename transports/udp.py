@@ -20,7 +20,6 @@ from transports.base import RECEIVE_BUFFER_BYTES
 from transports.binding import on_bound, on_closed, translate_bind
 from transports.endpoint import Endpoint, as_endpoint, is_address
 from transports.errors import ClosedError, EndpointError, TransportError
-from transports.failing import Failing, is_program_error
 from transports.platform import (
     IP_MTU,
     IPV6_MTU,
@@ -33,6 +32,7 @@ from transports.platform import (
     UDP_GRO,
     UDP_SEGMENT,
 )
+from transports.trouble import Trouble, is_program_error
 
 DATAGRAM_BYTES_MAX: Final = 65_507
 """The largest UDP payload over IPv4 (RFC 768 and 791)."""
@@ -162,11 +162,8 @@ class UdpSender(_UdpSocket):
         self._sendto: Callable[..., int] = self.socket.sendto
         self._recvmsg: Callable[..., _Answer] = self.socket.recvmsg
         self._set_ns = 0
-        self.unsent = Failing(
-            str(parsed),
-            "datagrams cannot be sent",
-            "they are lost, as on the way, and further ones are tried",
-        )
+        what = f"{parsed}: datagrams cannot be sent"
+        self.unsent = Trouble(what, "these are lost, as on the way")
 
     @property
     def local_address(self) -> Address:
@@ -202,7 +199,7 @@ class UdpSender(_UdpSocket):
             self._not_sent(error, 1, address)
         else:
             if self.unsent.why and address is None:
-                self.unsent.worked()
+                self.unsent.over()
         return True
 
     def send_train(self, pieces: Sequence[bytes], segment: int) -> bool:
@@ -228,7 +225,7 @@ class UdpSender(_UdpSocket):
             self._not_sent(error, -(-sum(map(len, pieces)) // segment))
         else:
             if self.unsent.why:
-                self.unsent.worked()
+                self.unsent.over()
         return True
 
     def receive(self) -> tuple[bytes, Address] | None:
@@ -317,14 +314,10 @@ class UdpReceiver(_UdpSocket):
         _set_if_known(self.socket, socket.IPPROTO_UDP, UDP_GRO)
         self._recvmsg_into = self.socket.recvmsg_into
         place = str(self._endpoint)
-        self.unsent = Failing(
-            place, "answers cannot be sent by UDP", "they are lost, and further ones are tried"
-        )
-        self._away = Failing(
-            place,
-            "the group cannot be joined again",
-            "nothing is heard of it until its interface is back; it is tried again",
-            works_ns=0,
+        self.unsent = Trouble(f"{place}: answers cannot be sent by UDP", "these are lost")
+        self._away = Trouble(
+            f"{place}: the group cannot be joined again",
+            "nothing is heard of it until its interface is back",
         )
 
     def connect(self) -> None:
@@ -370,8 +363,7 @@ class UdpReceiver(_UdpSocket):
             if getattr(error, "errno", None) != errno.EADDRINUSE:  # it is a member still
                 self._away.note(error)
                 return
-        if self._away.why:
-            self._away.worked()
+        self._away.over()
 
     def receive(self) -> Received | None:
         """Return what came, one datagram or a train; or None. It never waits."""
@@ -419,7 +411,7 @@ class UdpReceiver(_UdpSocket):
             self.unsent.note(error)
         else:
             if self.unsent.why:
-                self.unsent.worked()
+                self.unsent.over()
 
     def receive_back(self) -> tuple[bytes, Address] | None:
         """Return the next datagram that came for this receiver alone; or None. It never waits."""

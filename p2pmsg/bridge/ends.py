@@ -252,7 +252,7 @@ class QueueTarget(_Ours, Target):
 
 def _gives_up(trouble: Trouble, error: Exception, is_over: IsOver) -> bool:
     """Note why a target takes nothing, and wait; return whether the bridge is to stop instead."""
-    trouble.note(str(error), now_ns=time.monotonic_ns())
+    trouble.note(str(error))
     if is_over():
         return True
     time.sleep(SLICE_S)

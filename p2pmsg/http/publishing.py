@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from p2pmsg.errors import MessageError, MessageTooLargeError, P2PError
 from p2pmsg.http.asgi import RejectedError
-from p2pmsg.toolkit import Rarely, Trouble
+from p2pmsg.toolkit import Trouble
 
 _UNHEALTHY_S: Final = 15.0
 """How long a failure is reported, so that it is tried again where nothing is sent meanwhile."""
@@ -46,7 +46,7 @@ class Publishing:
         self._publisher = publisher
         self.is_async = asyncio.iscoroutinefunction(getattr(publisher, "drain", None))
         self.threads = ThreadPoolExecutor(_THREADS, "http-publish")
-        self._trouble = Trouble(what, consequence, Rarely())
+        self._trouble = Trouble(what, consequence)
         self._failure, self._failed_s = "", 0.0
 
     async def run(self, publish: Callable[[], R]) -> R:
@@ -67,7 +67,7 @@ class Publishing:
             raise refusal(error) from error
         except (P2PError, OSError) as error:
             self._failure, self._failed_s = str(error), time.monotonic()
-            self._trouble.note(self._failure, now_ns=time.monotonic_ns())
+            self._trouble.note(self._failure)
             raise RejectedError(503, "publisher", "it cannot be published now", 5) from error
         self._failed_s = 0.0
         self._trouble.over()

@@ -70,10 +70,7 @@ class MoldLog:
         messages = codec.read_packet(packet).messages
         wall_ns = time.time_ns()
         frame = pack_slice(self._prefix, sequence, wall_ns, messages, None, None, self._buffer)[0]
-        self._log.append(
-            self._topic, sequence, len(messages), frame, wall_ns, wall_ns,
-            now_ns=time.monotonic_ns(),
-        )  # fmt: skip
+        self._log.append(self._topic, sequence, len(messages), frame, wall_ns, wall_ns)
 
     @property
     def syncs_first(self) -> bool:

@@ -15,8 +15,8 @@ from p2pmsg.peers.network import MACHINE, Network
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.wire import FrameError
 from transports.endpoint import is_address, request_address
-from transports.failing import Failing
 from transports.own_log import own_log as _log
+from transports.trouble import Trouble
 
 _now_ns: Final = time.monotonic_ns
 _ANSWER_BYTES: Final = 65_536
@@ -194,11 +194,8 @@ class MoldClient:
         self._core = core
         self._servers = servers
         self._requests = MoldRequests(feed, session, len(servers.names))
-        self._unsent = Failing(
-            f"the request servers {', '.join(servers.names)}",
-            "requests cannot be sent",
-            "it is asked again, and of other servers",
-        )
+        place = f"the request servers {', '.join(servers.names)}: requests cannot be sent"
+        self._unsent = Trouble(place, "other servers are asked, too")
         self.socket: socket.socket | None = None
         self.malformed = 0
 
@@ -278,8 +275,7 @@ class MoldClient:
                     self.socket = self._open()
                 if address is not None:
                     self.socket.sendto(packet, address)
-                    if self._unsent.why:
-                        self._unsent.worked()
+                    self._unsent.over()
             except BlockingIOError:
                 pass  # it is asked for again, and of another server
             except OSError as error:

@@ -22,8 +22,8 @@ from p2pmsg.stats import LogStats, Stats
 from recovery import TokenBucket
 from recovery.checks import to_ns
 from transports.endpoint import request_address
-from transports.failing import Failing
 from transports.own_log import own_log as _log
+from transports.trouble import Trouble
 from transports.udp import UdpSender
 
 if TYPE_CHECKING:
@@ -130,11 +130,8 @@ class MoldPublisherPeer(Peer):
         self._fds = frozenset({self._server.fileno()})
         host, port = self._server.getsockname()[:2]
         self.endpoint, self.request_address = self._udp.endpoint, (str(host), int(port))
-        self._answers = Failing(
-            f"the request server at {self.request_address}",
-            "answers cannot be sent",
-            "receivers ask again",
-        )
+        place = f"the request server at {self.request_address}: answers cannot be sent"
+        self._answers = Trouble(place, "receivers ask again")
         self._core = MoldPublisherCore(
             session=session,
             packet_bytes=self._udp.datagram_bytes,
@@ -323,8 +320,7 @@ class MoldPublisherPeer(Peer):
         data = self._core.packet_of(answer)
         try:
             self._server.sendto(data, answer.address)
-            if self._answers.why:
-                self._answers.worked()
+            self._answers.over()
         except BlockingIOError:
             pass  # it will ask again
         except OSError as error:

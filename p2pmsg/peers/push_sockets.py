@@ -6,8 +6,8 @@ import transports
 from p2pmsg.peers.network import Network
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.security.use import curve_server
-from p2pmsg.trouble import Rarely
 from transports.own_log import own_log as _log
+from transports.trouble import Rarely
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security

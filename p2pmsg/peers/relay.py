@@ -33,10 +33,10 @@ from p2pmsg.security.use import curve_server, warn_if_open
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.relays import LOOP
-from p2pmsg.trouble import Refusals
 from recovery import RecoveryError
 from recovery.checks import to_ns
 from transports.own_log import own_log as _log
+from transports.trouble import Rarely
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,8 +119,7 @@ class RelayPeer(ServingPeer):
             memory=network.frame_memory,
             topics=settings.topics,
         )
-        self._too_many_sessions = Refusals(f"sessions than {SESSIONS_MAX:,}")
-        self._too_many_streams = Refusals(f"streams than {config.streams_max:,}")
+        self._refused_logged, self._rarely = 0, Rarely()
         self.sender = network.sender(
             at,
             queue_frames=config.queue_frames,
@@ -246,9 +245,13 @@ class RelayPeer(ServingPeer):
                 self._loops_logged.add(at)
                 place = self._upstreams[at]
                 _log.warning("the relay %r refuses %s: %s", self.title, place, line.refusal)
-        core, now_ns = self.core, self.now_ns()
-        self._too_many_sessions.check(self.title, core.sessions_refused, now_ns=now_ns)
-        self._too_many_streams.check(self.title, core.streams_refused, now_ns=now_ns)
+        sessions, streams = self.core.sessions_refused, self.core.streams_refused
+        if sessions + streams > self._refused_logged and self._rarely.is_due():
+            self._refused_logged = sessions + streams
+            _log.warning(
+                "the relay %r takes on at most %d sessions and %d streams; refused, so far: %d, %d",
+                self.title, SESSIONS_MAX, self.core.config.streams_max, sessions, streams,
+            )  # fmt: skip
         while (denial := self.source.denials.take()) is not None:
             _log.warning("the relay %r: %s", self.title, denial.as_error())
 

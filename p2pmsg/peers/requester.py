@@ -23,9 +23,9 @@ from p2pmsg.requests.requester_engine import (
     converted,
 )
 from p2pmsg.security.use import curve_client, server_of
-from p2pmsg.trouble import Rarely
 from p2pmsg.unanswered import Unanswered
 from transports.own_log import own_log as _log
+from transports.trouble import Rarely
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security

@@ -325,7 +325,7 @@ class PublisherCore(ServingCore[ServedSession]):
                 return -1  # `publish` looks at the parts
             raise
         if log is not None:
-            log.append(topic, sequence, 1, frame, base_ns, wall_ns, None, now_ns)
+            log.append(topic, sequence, 1, frame, base_ns, wall_ns)
         self.replay.append(topic, sequence, 1, kept, now_ns=now_ns, timestamp_ns_max=base_ns)
         self.outbox.append(frame)
         stream.next = stream.end = sequence + 1

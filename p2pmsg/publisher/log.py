@@ -15,11 +15,11 @@ from p2pmsg.driver.verbs import Blocking
 from p2pmsg.errors import LogError, LogFailedError, LogFormatError, LogInUseError, P2PError
 from p2pmsg.publisher.batch import Batch
 from p2pmsg.publisher.tail_frames import frame_of
-from p2pmsg.trouble import Trouble
 from recovery import Kept
 from recovery import errors as recovery_errors
 from recovery.checks import to_ns
 from transports.own_log import own_log as _log
+from transports.trouble import Trouble
 
 if TYPE_CHECKING:
     from p2pmsg.stats import LogStats
@@ -107,7 +107,6 @@ class PublisherLog:
         place = str(config.directory)
         self._expire_trouble = Trouble(place, "the log grows meanwhile")
         self._write_trouble = Trouble(place, "nothing new is accepted meanwhile")
-        self._troubles = self._write_trouble, self._expire_trouble
         self._now_ns = 0
         self.syncs_first = config.is_synced
         self.keeps_batches = not self.syncs_first and slot_bytes > 0
@@ -226,11 +225,8 @@ class PublisherLog:
         latest_ns: int,
         wall_ns: int,
         session: int | None = None,
-        now_ns: int | None = None,
     ) -> None:
         """Write a frame, before it goes out; say so if that fails, and when it works again.
-
-        `wall_ns` is the wall clock; `now_ns` is monotonic, and by default when the last round was.
 
         Raises:
             LogFailedError: it could not be written, and `on_error` is `"raise"`.
@@ -247,11 +243,10 @@ class PublisherLog:
             )  # fmt: skip
         except self._write_error as error:
             if self.config.on_error == "raise":
-                now_ns = self._now_ns if now_ns is None else now_ns
-                self._write_trouble.note(str(error), now_ns=now_ns)
+                self._write_trouble.note(str(error))
             self._fail(error)
             return
-        if self._write_trouble.what is not None:
+        if self._write_trouble.why:
             self._write_trouble.over()
 
     def _fail(self, error: OSError) -> None:
@@ -344,7 +339,7 @@ class PublisherLog:
                     self._fail(error)
             else:
                 self._errors += 1
-                self._expire_trouble.note(str(error), now_ns=self._now_ns)
+                self._expire_trouble.note(str(error))
         else:
             self._expire_trouble.over()
         return self.broken is None
@@ -381,7 +376,7 @@ class PublisherLog:
             skipped=sum(stop - start for _, _, start, stop in opened.skipped),
             failed=self.failed,
             errors=self._errors,
-            retrying=next((one.what for one in self._troubles if one.what is not None), None),
+            retrying=self._write_trouble.why or self._expire_trouble.why or None,
         )
 
 

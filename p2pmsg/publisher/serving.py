@@ -137,9 +137,7 @@ class ServingCore(Generic[V]):
         replay, log, session = self.replay, self.log, stream.served.session
         if replay.next(stream.key) <= sequence:
             if log is not None and log.next(stream.topic, session) <= sequence:
-                log.append(
-                    stream.topic, sequence, count, frame, latest_ns, wall_ns, session, now_ns
-                )
+                log.append(stream.topic, sequence, count, frame, latest_ns, wall_ns, session)
             replay.append(
                 stream.key, sequence, count, kept, now_ns=now_ns, timestamp_ns_max=latest_ns
             )

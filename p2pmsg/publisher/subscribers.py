@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from p2pmsg.trouble import Rarely
 from transports.own_log import own_log as _log
+from transports.trouble import Rarely
 
 SUBSCRIBERS_MAX: Final = 65_536
 """Subscribers that are counted; further ones are served all the same."""

@@ -8,8 +8,8 @@ again, whole, when it changes.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from p2pmsg.trouble import Trouble
 from recovery import Loss, LossReason, RecoveryError
+from transports.trouble import Trouble
 
 if TYPE_CHECKING:
     from recovery.store import Row, Store
@@ -64,7 +64,7 @@ class RelayMetadata:
         self._due_ns = 0
         self.errors = 0
         consequence = "a relay that is restarted meanwhile does not know all names and losses"
-        self._trouble = Trouble(file.path, consequence)
+        self._trouble = Trouble(f"{file.path} cannot be written", consequence)
         try:
             self._sessions = {
                 int(session, 16): (str(name), int(hops))
@@ -167,8 +167,7 @@ class RelayMetadata:
             written = True
         except OSError as error:
             self.errors += 1
-            what = f"it cannot be written: {error.strerror or error}"
-            self._trouble.note(what, now_ns=self._due_ns)
+            self._trouble.note(error)
         else:
             self._trouble.over()
         finally:

@@ -166,7 +166,9 @@ class ExactReceiver:
         self._must_save = False
         self._reported: dict[int, int] = {}
         self._check_due_s = self._report_due_s = self._save_due_s = 0.0
-        self._trouble = Trouble("statsd's state", "a crash would take what is counted meanwhile")
+        self._trouble = Trouble(
+            "statsd's state cannot be written", "a crash would take what is counted meanwhile"
+        )
         self._may_say = Rarely()
         self._stop = threading.Event()
         # From the earliest: what was counted before is skipped by its sequence, and what was sent
@@ -327,8 +329,7 @@ class ExactReceiver:
         try:
             self._state.save(data)
         except OSError as error:
-            what = f"it cannot be written: {error.strerror or error}"
-            self._trouble.note(what, now_ns=time.monotonic_ns())
+            self._trouble.note(error)
             self._must_save = True
             self._save_due_s = time.monotonic() + _SAVE_AGAIN_S
         else:

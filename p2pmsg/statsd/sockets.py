@@ -292,7 +292,7 @@ class Sockets:
         except (BlockingIOError, ConnectionAbortedError):
             return False
         except OSError as error:
-            self._not_accepted.note(str(error.strerror), now_ns=time.monotonic_ns())
+            self._not_accepted.note(error)
             return False
         self._not_accepted.over()
         if self.counts["connections"] >= CONNECTIONS_MAX:

@@ -2,13 +2,12 @@
 
 import hashlib
 import os
-import time
 from pathlib import Path
 from typing import Final
 
 from p2pmsg.errors import LogFailedError, P2PError
 from p2pmsg.store import Store, open_store
-from p2pmsg.toolkit import Rarely, Trouble
+from p2pmsg.toolkit import Trouble
 from p2pmsg.toolkit import own_log as _log
 
 KEEP_S: Final = 80 * 3600
@@ -55,7 +54,7 @@ class SeenIds:
         self.forgotten = self.failures = 0
         self._path = "" if path is None else os.path.abspath(path)
         self._store: Store | None = None
-        self._trouble = Trouble(f"the file of webhook ids {self._path}", _CONSEQUENCE, Rarely())
+        self._trouble = Trouble(f"the file of webhook ids {self._path}", _CONSEQUENCE)
         if not self._path:
             return
         try:
@@ -123,7 +122,7 @@ class SeenIds:
             self._store.write(puts, (_DROP, [(self._stale,)]), durable=False)
         except OSError as error:
             self.failures += 1
-            self._trouble.note(str(error.strerror), now_ns=time.monotonic_ns())
+            self._trouble.note(error)
             return
         self._unwritten.clear()
         self._stale = 0

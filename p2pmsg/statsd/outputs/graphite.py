@@ -25,7 +25,7 @@ from p2pmsg.statsd.grammar import clean_name
 from p2pmsg.statsd.metric import OWN_PREFIX, Kind, number_text
 from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.snapshot import Row, Snapshot
-from p2pmsg.toolkit import Rarely, Trouble, check, check_fields, checked
+from p2pmsg.toolkit import Trouble, check, check_fields, checked
 from p2pmsg.toolkit import own_log as _log
 
 BUFFER_BYTES = 64 * 2**20
@@ -158,7 +158,6 @@ class GraphiteOutput(Output):
         self._trouble = Trouble(
             f"statsd: carbon at {host}:{self._address[1]}",
             f"up to {BUFFER_BYTES:,} bytes of what is flushed are kept",
-            Rarely(),
         )
         self._thread = threading.Thread(target=self._run, name="statsd-graphite", daemon=True)
         self._thread.start()
@@ -216,8 +215,7 @@ class GraphiteOutput(Output):
                 self._last_exception_s = time.time()
                 self._disconnect()
                 if self._queue:  # else `close` has ended the connection
-                    what = getattr(error, "strerror", None) or str(error)
-                    self._trouble.note(what, now_ns=time.monotonic_ns())
+                    self._trouble.note(error)
                     time.sleep(_PAUSE_S)
                 continue
             self._trouble.over()

@@ -189,7 +189,7 @@ def test_what_the_network_refuses_is_lost_and_counted_and_said_once(opened, capl
     assert sender.unsent.count == 11
     assert sender.segmenting == segmenting
     (record,) = caplog.records
-    assert "datagrams cannot be sent: Permission denied (1 so far)" in record.message
+    assert "datagrams cannot be sent: Permission denied. It is tried again" in record.message
 
 
 def test_the_ttl_of_an_address_is_the_systems_unless_it_is_given(opened):
