@@ -87,12 +87,13 @@ class MoldPublisherCore:
         self._heartbeat = HeartbeatSchedule(now_ns=now_ns, interval_min=_HEARTBEAT_S)
         self._end_due_ns = 0
 
-    def publish(self, messages: Iterable[bytes], *, now_ns: int) -> tuple[int, int]:
-        """Accept messages; returns the first and the last one's sequence."""
+    def publish(
+        self, messages: Iterable[bytes], *, now_ns: int
+    ) -> tuple[int, int, LogFailedError | None]:
+        """Take messages; returns the first and the last one's sequence, and why no further ones."""
         first = self.following
-        made = codec.packets(self.session, first, messages, self._packet_bytes)
         failure: LogFailedError | None = None
-        for packet in made:
+        for packet in codec.packets(self.session, first, messages, self._packet_bytes):
             sequence, count, data = packet
             try:
                 if self._log is not None:
@@ -106,11 +107,7 @@ class MoldPublisherCore:
                 self._keep(packet, now_ns)
             self.following = sequence + count
         self._heartbeat.data_sent(now_ns=now_ns)
-        if failure is not None:
-            whole = sum(count for _, count, _ in made)
-            failure.add_note(f"{self.following - first} of {whole} messages were accepted")
-            raise failure
-        return first, self.following - 1
+        return first, self.following - 1, failure
 
     def _keep(self, packet: _Made, now_ns: int) -> None:
         sequence, count, data = packet

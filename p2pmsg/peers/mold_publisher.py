@@ -248,15 +248,15 @@ class MoldPublisherPeer(Peer):
         if self._closed_why is not None:
             raise ClosedError("the publisher", self._closed_why)
         now_ns = self.now_ns()
-        first, last = core.publish(messages, now_ns=now_ns)
+        first, last, failure = core.publish(messages, now_ns=now_ns)
         self._send(now_ns)
-        if not core.unsynced:
-            return first, last
-        if not (yield Wait(lambda: core.head > last or core.following <= first, by_io=False)):
-            raise ClosedError("the publisher", "it was closed before it was on the disk")
-        if core.following <= first and self._log is not None:
-            failure = LogFailedError(str(self._log.failure))
-            failure.add_note(f"0 of {last + 1 - first} messages were accepted")
+        if core.unsynced:
+            if not (yield Wait(lambda: core.head > last or core.following <= first, by_io=False)):
+                raise ClosedError("the publisher", "it was closed before it was on the disk")
+            if core.following <= first and self._log is not None:
+                last, failure = first - 1, LogFailedError(str(self._log.failure))
+        if failure is not None:
+            failure.add_note(f"{last + 1 - first} of {len(messages)} messages were accepted")
             raise failure
         return first, last
 

@@ -2,8 +2,10 @@
 
 import itertools
 import os
+import resource
 import signal
 import struct
+from contextlib import suppress
 
 import pytest
 
@@ -151,3 +153,30 @@ def test_a_message_that_is_not_on_the_disk_is_not_accepted(asked_place, tmp_path
 
 def refuse(fd):
     raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("disk_fails", [False, True])
+def test_what_had_no_space_is_not_counted_nor_what_then_does_not_get_to_the_disk(
+    asked_place, tmp_path, monkeypatch, disk_fails
+):
+    """With fsync="always": what was appended before the disk was full still has to get there."""
+    log = LogConfig(tmp_path, fsync="always")
+    feed = p2pmsg.moldudp64.MoldPublisher(asked_place, session="S1", log=log)
+    feed.publish(b"first")
+    size = sum(file.stat().st_size for file in tmp_path.glob("*.log"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5000, limits[1]))
+    try:
+        with monkeypatch.context() as patch, pytest.raises(p2pmsg.errors.LogFailedError) as failure:
+            for name in ("fsync", "fdatasync") if disk_fails else ():
+                patch.setattr(os, name, refuse)
+            feed.publish_many([bytes(1000)] * 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    count = 0 if disk_fails else feed.stats().published - 1
+    assert failure.value.__notes__ == [f"{count} of 20 messages were accepted"]
+    assert feed.stats().published == 1 + count
+    assert (0 < count < 20) is not disk_fails
+    with suppress(p2pmsg.errors.LogFailedError):
+        feed.close(0.0)
+    assert messages_of(tmp_path) >= 2 + count

@@ -110,6 +110,6 @@ def test_what_an_exception_left_half_done_is_gone_on_after(monkeypatch):
         patched.setattr(ReplayBuffer, "append", fail)
         core.publish([b"1", b"2"], now_ns=0)
     core.resync()
-    assert core.publish([b"3"], now_ns=0) == (3, 3)
+    assert core.publish([b"3"], now_ns=0) == (3, 3, None)
     packets = [codec.read_packet(data) for data in core.outbox]
     assert [(each.sequence, each.messages) for each in packets] == [(1, [b"1", b"2"]), (3, [b"3"])]
