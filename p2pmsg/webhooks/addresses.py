@@ -5,9 +5,7 @@ it reaches what only this machine can: loopback, the private network, a cloud's 
 """
 
 import ipaddress
-import re
 import socket
-import unicodedata
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
@@ -37,7 +35,6 @@ _FORBIDDEN: Final = tuple(
     )
 )  # fmt: skip
 """In addition to what `ipaddress` calls not global, which differs between versions of Python."""
-_NUMBER: Final = re.compile("[0-9]+|0x[0-9a-f]*", re.IGNORECASE)
 
 
 def parse_networks(texts: Iterable[str]) -> list[Network]:
@@ -77,23 +74,18 @@ def check_address(text: str, allowed: Sequence[Network] = ()) -> None:
 def address_of(host: str) -> str | None:
     """Return the address that a URL's host is, or None where it is a name.
 
-    It may be spelled in any way that a system's resolver reads: `127.1`, `2130706433`,
-    `0x7f000001`, `017700000001`. One that ends in a number, and is no address, is no name either:
-    `ValueError`.
+    It may be spelled in any way that the system's resolver reads: `127.1`, `2130706433`,
+    `0x7f000001`, `017700000001`.
 
     Args:
         host: without port and brackets.
 
     """
-    plain = unicodedata.normalize("NFKC", unquote(host)).replace("\u3002", ".").removesuffix(".")
-    if ":" in plain:
-        return plain
-    if _NUMBER.fullmatch(plain.rpartition(".")[2]) is None:
-        return None
     try:
-        return socket.inet_ntoa(socket.inet_aton(plain))
-    except OSError:
-        raise ValueError(f"{host!r} is neither an address nor a name") from None
+        found = socket.getaddrinfo(unquote(host).rstrip("."), None, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        return None  # it is checked at each connection, whatever it stands for then
+    return str(found[0][4][0])
 
 
 def _is_public(address: Address) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random, SystemRandom
-from traceback import format_exception
+from traceback import format_tb
 from typing import Any, Final
 
 from p2pmsg.aio import Subscriber
@@ -288,11 +288,9 @@ class Channel:
         try:
             result = await self._send([item.content for item in items], items[0].id)
         except Exception as error:  # the message waits; the others go on
-            reasons, trace = self._client.reasons, "".join(format_exception(error)).rstrip()
-            _log.error(
-                "webhook %s: %s: %s", self._endpoint.name, items[0].id, reasons.hidden(trace)
-            )
-            result = Failure(f"{type(error).__name__}: {reasons.short(str(error))}")
+            name, place = type(error).__name__, "".join(format_tb(error.__traceback__)).rstrip()
+            _log.error("webhook %s: %s: %s at\n%s", self._endpoint.name, items[0].id, name, place)
+            result = Failure(name)  # its text may have the URL
         now_ns = time.monotonic_ns()
         if isinstance(result, Failure):
             self._core.failed(items, now_ns, result)

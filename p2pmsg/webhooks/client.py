@@ -1,21 +1,18 @@
 """Posts to one endpoint, by aiohttp: signed, in time, and to allowed addresses only.
 
-Why a request failed is said without what a URL or a header may hold of tokens.
+Why a request failed is said without what a URL may hold of tokens: an answer is its status alone.
 """
 
 import asyncio
 import errno
-import html
 import os
-import re
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 from p2pmsg.errors import MissingExtraError
 from p2pmsg.webhooks.addresses import check_address, parse_networks
@@ -35,15 +32,6 @@ _ANSWER_BYTES_MAX: Final = 65_536
 _BODY_S: Final = 1.0
 """How long a body is waited for once status and headers are there, which decide."""
 _AGENT: Final = "p2pmsg-webhooks"
-_REASON_MAX: Final = 200
-_READ_MAX: Final = 4096
-"""How many characters of a text are looked at; the rest is not shown."""
-_HIDDEN_MIN: Final = 4
-"""What is shorter is no token, and would be found in many words."""
-_HIDDEN: Final = "***"
-_NUMBER: Final = re.compile(r"\[Errno -?[0-9]+\] ")
-_OCTET: Final = re.compile(r"\\+x([0-9a-f]{2})", re.IGNORECASE)
-_CODE: Final = re.compile(r"\\+u([0-9a-f]{4})", re.IGNORECASE)
 
 
 def import_aiohttp() -> Any:
@@ -65,15 +53,11 @@ class Client:
         endpoint: where to.
         resolver: aiohttp's, to look names up; None: the system's.
 
-    Attributes:
-        reasons: say why a request failed, without what the URL holds.
-
     """
 
     def __init__(self, endpoint: Endpoint, resolver: Any = None) -> None:
         aiohttp = import_aiohttp()
         self._endpoint = endpoint
-        self.reasons = Reasons(endpoint)
         self._keys = signers(endpoint.secret) if endpoint.scheme == "standard" else []
         self._allowed = parse_networks(endpoint.allow)
         self._errors = (TimeoutError, OSError, ValueError, aiohttp.ClientError)
@@ -100,16 +84,17 @@ class Client:
                         raise
                     return await self._ask(self._fresh, request, headers)
         except self._errors as error:
-            return Failure(self.reasons.of_error(error))
+            return Failure(reason_of(error, self._endpoint.timeout))
 
     async def _ask(self, session: Any, request: Request, headers: dict[str, str]) -> Failure | int:
         async with session.post(
             self._endpoint.url, data=request.body, headers=headers, allow_redirects=False
         ) as answer:
-            body = await _read(answer, self._errors)
-            if 200 <= answer.status < 300:
-                return int(answer.status)
-            return self._failure(answer, body)
+            await _drain(answer, self._errors)
+            status = int(answer.status)
+            if 200 <= status < 300:
+                return status
+            return Failure(f"answered {status}", status, _retry_after(answer.headers))
 
     def _signed(self, request: Request, hook_id: str) -> dict[str, str]:
         """Return a request's headers, with those of the signature."""
@@ -127,11 +112,6 @@ class Client:
         elif self._endpoint.format in ("standard", "json"):
             headers["webhook-id"] = hook_id
         return headers
-
-    def _failure(self, answer: Any, body: bytes) -> Failure:
-        status, said = int(answer.status), self.reasons.short(body.decode(errors="replace"))
-        reason = f"answered {status}: {said}" if said else f"answered {status}"
-        return Failure(reason, status, _retry_after(answer.headers))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -166,22 +146,15 @@ class Client:
         return made
 
 
-async def _read(answer: Any, errors: tuple[type[Exception], ...]) -> bytes:
-    """Read a body as far as it comes; where it does not end well, its connection is closed.
+async def _drain(answer: Any, errors: tuple[type[Exception], ...]) -> None:
+    """Read a body as far as it comes, so that its connection can be used again.
 
-    The status and the headers have come and decide: no error of the body takes them back.
+    The status and the headers have come and decide: no error of the body takes them back. Where it
+    does not end well, aiohttp closes the connection.
     """
-    content, found = answer.content, bytearray()
-    with suppress(*errors):
+    with suppress(asyncio.IncompleteReadError, *errors):
         async with asyncio.timeout(_BODY_S):
-            while len(found) < _ANSWER_BYTES_MAX:
-                more = await content.read(_ANSWER_BYTES_MAX - len(found))
-                if not more:
-                    break
-                found += more
-    if content.exception() is not None or not content.at_eof():
-        answer.close()
-    return bytes(found)
+            await answer.content.readexactly(_ANSWER_BYTES_MAX)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
@@ -197,73 +170,21 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-class Reasons:
-    """Says why requests to an endpoint failed.
+def reason_of(error: BaseException, timeout: float) -> str:
+    """Return why a request failed that raised this.
 
-    Of errors only those texts are taken that are made of no URL. An endpoint may repeat the URL, or
-    a header, in its answer: it is shown without escapes, and each part of the URL's path, each
-    value of its query and each value of a header is `***` where it has 4 characters or more.
-
-    Args:
-        endpoint: whose URL and headers are hidden.
-
+    Of the texts only the system's, the resolver's and those of OpenSSL about a certificate are
+    taken: aiohttp's own may have the URL, and with it a token.
     """
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        found = {_plain(part) for part in _parts(endpoint)}
-        self._secrets = sorted((each for each in found if len(each) >= _HIDDEN_MIN), key=len)
-        longest_first = "|".join(map(re.escape, reversed(self._secrets)))
-        self._pattern = re.compile(longest_first or "(?!)", re.IGNORECASE)
-
-    def short(self, text: str) -> str:
-        """Return a text's beginning, 200 characters at most, as a line with all secrets hidden."""
-        return " ".join(self.hidden(text[:_READ_MAX]).split())[:_REASON_MAX]
-
-    def hidden(self, text: str) -> str:
-        """Return a text without escapes, with all secrets hidden, also one that is cut off."""
-        found = self._pattern.sub(_HIDDEN, _plain(text))
-        ends = [
-            size
-            for secret in self._secrets
-            for size in range(_HIDDEN_MIN, min(len(secret), len(found) + 1))
-            if found[-size:].lower() == secret[:size].lower()
-        ]
-        return found[: -max(ends)] + _HIDDEN if ends else found
-
-    def of_error(self, error: BaseException) -> str:
-        """Return why a request failed that raised this."""
-        if isinstance(error, TimeoutError):
-            return f"no answer within {self._endpoint.timeout:g} s"
-        cause = getattr(error, "os_error", error)
-        if isinstance(cause, PermissionError) and cause.errno is None:  # of `check_address`
-            return str(cause)
-        is_ssl = isinstance(cause, ssl.SSLError)
-        number = (getattr(cause, "errno", None) or 0) if not is_ssl else 0
-        if number in errno.errorcode:  # not of a name that cannot be looked up
-            return f"the connection failed: {os.strerror(number)}"
-        # Texts of the system, of TLS and of the resolver have the host alone; aiohttp's may not.
-        is_known = cause is not error or is_ssl
-        said = self.short(_NUMBER.sub("", str(cause))) if is_known else ""
-        return f"{type(error).__name__}: {said}" if said else type(error).__name__
-
-
-def _parts(endpoint: Endpoint) -> Iterator[str]:
-    """Yield all that may be a token."""
-    parts = urlsplit(endpoint.url)
-    yield from parts.path.split("/")
-    for part in parts.query.split("&"):
-        name, _, value = part.partition("=")
-        yield value or name
-    for value in endpoint.headers.values():
-        yield value.strip()
-        yield from value.split()[-1:]  # without `Bearer`
-
-
-def _plain(text: str) -> str:
-    """Return a text without what URLs, Python, JSON and HTML write in the place of characters."""
-    text = _OCTET.sub(r"%\1", text)
-    while (found := unquote(text)) != text:
-        text = found
-    text = _CODE.sub(lambda match: chr(int(match[1], 16)), html.unescape(text))
-    return text.replace("\\", "").replace("+", " ").encode(errors="replace").decode()
+    if isinstance(error, TimeoutError):
+        return f"no answer within {timeout:g} s"
+    cause = getattr(error, "os_error", error)
+    if isinstance(cause, PermissionError) and cause.errno is None:  # of `check_address`
+        return str(cause)
+    number = getattr(cause, "errno", None)
+    if number in errno.errorcode and not isinstance(cause, ssl.SSLError | socket.gaierror):
+        return f"the connection failed: {os.strerror(number)}"
+    said = getattr(getattr(error, "certificate_error", None), "verify_message", "")
+    if isinstance(cause, socket.gaierror):
+        said = cause.strerror
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

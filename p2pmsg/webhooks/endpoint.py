@@ -39,9 +39,9 @@ class Endpoint:
     url: str = field(repr=False)
     """`https://…` (whose certificate the system's authorities have signed, or those of the
     environment's `SSL_CERT_FILE`) or `http://…`. Its path and query, which may hold a token, are in
-    no log, error or statistics, and are `***` where an answer repeats them. Redirects are never
-    followed: they count as failures. Where its host is an address, in any spelling, it is public or
-    in `allow`; what a name stands for is checked at each connection."""
+    no log, error or statistics, and neither is the text of an answer, which may repeat them.
+    Redirects are never followed: they count as failures. Where its host is an address, in any
+    spelling, it is public or in `allow`; what a name stands for is checked at each connection."""
 
     _: KW_ONLY
 
@@ -140,10 +140,7 @@ def _checked_url(url: str) -> str:
 
 def _check_host(host: str, allowed: Sequence[Network]) -> None:
     """Refuse an address at once: a name is looked up, and checked, at each connection."""
-    try:
-        address = address_of(host)
-    except ValueError:
-        raise ConfigError("url", "with a name or an address as its host", host) from None
+    address = address_of(host)
     if address is None:
         return
     try:
