@@ -86,6 +86,7 @@ def repair(directory: Directory) -> Unkept:
         return recovery.log.repair(directory, partial(_stream_of, session))
 
 
+@checked()
 def truncate(
     directory: Directory, *, before_ns: int | None = None, bytes_max: int | None = None
 ) -> int:
@@ -97,7 +98,7 @@ def truncate(
     Args:
         directory: of the log.
         before_ns: delete segments whose newest frame was appended before it, in ns since the epoch.
-        bytes_max: delete segments until they take no more.
+        bytes_max: delete segments until they take no more; "50GB" is taken, too.
 
     Raises:
         LogError: there is no log; `LogInUseError`: a publisher has it.

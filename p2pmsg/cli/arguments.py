@@ -6,29 +6,15 @@ What the library checks by itself, as endpoints, is left to it: a `ConfigError` 
 import argparse
 import math
 import os
-import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from p2pmsg.cli.command import UsageError, cannot, flag, option
 from p2pmsg.errors import ConfigError, MessageError
 from p2pmsg.toolkit import Start, check_topic, parse_start
-
-if TYPE_CHECKING:
-    from p2pmsg.log import LogConfig
-
-_AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)")
-_COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-_BYTE_UNITS = {"": 1, "b": 1} | {
-    f"{prefix}{suffix}": base**power
-    for power, prefix in enumerate("kmgt", 1)
-    for suffix, base in (("", 1000), ("b", 1000), ("i", 1024), ("ib", 1024))
-}
-_SPAN_UNITS = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_AMOUNT_MAX = 10**18
 
 
 def endpoints(text: str) -> list[str]:
@@ -122,31 +108,6 @@ def moment(text: str) -> int:
     if found.kind != "time":
         raise UsageError(f"must be a time such as 2024-08-09T12:00:00Z, not {text!r}")
     return found.position
-
-
-def byte_count(text: str) -> int:
-    """Check a number of bytes such as `500GB` or `64MiB`."""
-    return int(_amount(text, _BYTE_UNITS, "a number of bytes such as 500GB or 64MiB"))
-
-
-def rate(text: str) -> float:
-    """Check a number of messages a second."""
-    return _amount(text, _COUNT_UNITS, "a number of messages a second such as 50000 or 50k")
-
-
-def span(text: str) -> float:
-    """Check a time span such as `24h`; return it in seconds."""
-    return _amount(text, _SPAN_UNITS, "a time such as 90s, 30min, 24h, 7d or 2w")
-
-
-def _amount(text: str, units: Mapping[str, int], what: str) -> float:
-    found = _AMOUNT.fullmatch(text.lower())
-    if found is None or found[2] not in units:
-        raise UsageError(f"must be {what}, not {text!r}")
-    amount = float(found[1]) * units[found[2]]
-    if amount > _AMOUNT_MAX:
-        raise UsageError(f"must be at most 1e18, not {text!r}")
-    return amount
 
 
 def _read(text: str, look: Callable[[str], Any]) -> Any:
@@ -247,22 +208,6 @@ JSON = flag("--json", "print one JSON object")
 COUNT = option("--count", "end after N messages", "N", count(1))
 JSON_LINES = flag("--json", "each line is a JSON value")
 KEY_FIELD = "take the key from this field of each JSON object"
-
-
-def log_config(arguments: argparse.Namespace) -> "LogConfig | None":
-    """Return the log of `--log` and `--retention`; `UsageError` for the latter alone."""
-    if arguments.log is None:
-        if arguments.retention is not None:
-            raise UsageError("--retention goes with --log")
-        return None
-    from p2pmsg.log import LogConfig
-
-    if arguments.retention is None:
-        return LogConfig(arguments.log)
-    try:
-        return LogConfig(arguments.log, retention_bytes=arguments.retention)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def require_certificate(arguments: argparse.Namespace) -> None:

@@ -136,8 +136,6 @@ def _summarize(sender: Any) -> None:
     SECRET_FILE,
     option("--log", "keep what is published in this log, and the ids that were taken next to it: "
            "without it, what was answered is lost if this process dies", "DIR"),
-    option("--origin", "who may post CloudEvents, for the OPTIONS handshake; * for all", "ORIGIN",
-           action="append", default=[]),
     *kinds.CERTIFICATE,
     *SECURITY,
     ended_by=(),
@@ -180,7 +178,6 @@ def in_(arguments: argparse.Namespace) -> int:
             scheme=arguments.scheme,
             seen=seen,
             body_bytes_max=_BODY_BYTES_MAX,
-            origins=arguments.origin,
         )
         stack.callback(app.close)
         server = make_server(app, cert=arguments.cert, key=arguments.cert_key)

@@ -35,9 +35,6 @@ _ACKNOWLEDGE = option(
 @command(
     "push", kinds.BIND_STREAM, kinds.JSON_LINES, _ACKNOWLEDGE,
     option("--key-field", f"{kinds.KEY_FIELD}; jobs of one key keep their order", "FIELD"),
-    option("--priority", "0 to 9 (default 0)", "N", kinds.count(0, 9)),
-    option("--delay", "deliver a job no earlier than after so many seconds (default 0, at most 366 "
-           "days)", "S", kinds.seconds),
     option("--log", "keep jobs in this log, and continue with those that were not done", "DIR"),
     option("--deliveries", "a job that failed so many attempts is a dead letter (default 5)", "N",
            kinds.count(1)),
@@ -54,7 +51,7 @@ def push(arguments: argparse.Namespace) -> int:
     letters.
 
     With --acknowledge batch, jobs are for `p2pmsg pull --acknowledge batch`: workers confirm many
-    at a time, which is faster, and there are no keys, priorities, delays, dead letters and logs.
+    at a time, which is faster, and there are no keys, dead letters and logs.
 
     For example:
       seq 100 | p2pmsg push tcp://127.0.0.1:5557
@@ -68,10 +65,9 @@ def push(arguments: argparse.Namespace) -> int:
         deliveries_max=arguments.deliveries,
         security=security_of(arguments),
     )
-    priority, delay = arguments.priority or 0, arguments.delay or 0.0
 
     def push_one(value: Any, key: str | None) -> None:
-        pusher.push(value, key=key, priority=priority, delay=delay)
+        pusher.push(value, key=key)
 
     failed = False
     try:

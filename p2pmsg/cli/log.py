@@ -10,7 +10,7 @@ from typing import Any
 
 from p2pmsg import log
 from p2pmsg.cli import text
-from p2pmsg.cli.arguments import COUNT, JSON, byte_count, is_terminal, moment
+from p2pmsg.cli.arguments import COUNT, JSON, is_terminal, moment
 from p2pmsg.cli.command import UsageError, command, note, one_line, option
 from p2pmsg.cli.log_access import DIRECTORY, PART, Reading, as_rate, open_log
 from p2pmsg.toolkit import time_text, to_json
@@ -207,7 +207,7 @@ def _repair_log(directory: str) -> list[str]:
     option("--before", "delete segments whose newest message was appended before this time, such "
            "as 2024-08-09T00:00:00Z", "TIME", moment),
     option("--keep", "delete segments until they take no more than so many bytes: 50GB, 500MiB",
-           "BYTES", byte_count),
+           "BYTES"),
 )  # fmt: skip
 def truncate(arguments: argparse.Namespace) -> int:
     """Delete the oldest messages of a log.

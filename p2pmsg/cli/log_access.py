@@ -1,7 +1,7 @@
 """What the log commands share: opening a log, and choosing and reading a part of it."""
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 
 from p2pmsg.cli.arguments import TOPICS, directory, position
@@ -23,8 +23,6 @@ PART = (
            position, dest="start"),
     option("--to", "end before this sequence, or before the first message at or after a time",
            "WHERE", position, dest="stop"),
-    option("--session", "only the streams of this session: its 16 hexadecimal digits, or so many "
-           "of the first that no other session begins with them", "ID", str.lower),
 )  # fmt: skip
 """Options that choose a part of a log; `choose` applies them."""
 
@@ -37,9 +35,6 @@ def open_log(directory: str) -> AbstractContextManager[LogReader]:
 def choose(reader: LogReader, arguments: argparse.Namespace) -> dict[Key, range]:
     """Return the range of each stream that the arguments mean."""
     streams = {(one.session, one.topic): (one.earliest, one.next) for one in reader.streams()}
-    if arguments.session is not None:
-        session = _session_of(streams, arguments.session)
-        streams = {key: ends for key, ends in streams.items() if key[0] == session}
     for wanted in arguments.topics:
         if not any(matches(topic, [wanted]) for _, topic in streams):
             raise LogError(f"there is no stream {wanted!r} in the log")
@@ -52,14 +47,6 @@ def choose(reader: LogReader, arguments: argparse.Namespace) -> dict[Key, range]
             if start < stop:
                 parts[key] = range(start, stop)
     return parts
-
-
-def _session_of(streams: Mapping[Key, object], prefix: str) -> int:
-    """Return the one session whose digits begin with `prefix`."""
-    found = {session for session, _ in streams if session_text(session).startswith(prefix)}
-    if len(found) != 1:
-        raise LogError(f"{len(found) or 'no'} sessions of the log begin with {prefix}")
-    return found.pop()
 
 
 def _resolve(reader: LogReader, key: Key, where: Start | None, default: int, end: int) -> int:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     kinds.SERVED_TOPICS,
     option("--name", "the relay's name (default: the endpoint)"),
     option("--log", "keep what is received in this log", "DIR"),
-    option("--retention", "bound of the log such as 50GB (default 10GiB)", "BYTES",
-           kinds.byte_count),
     kinds.STATS,
     *SECURITY,
     ended_by=(),
@@ -48,7 +46,7 @@ def relay(arguments: argparse.Namespace) -> int:
         name=arguments.name,
         topics=arguments.topics,
         recovery_endpoint=arguments.recovery,
-        log=kinds.log_config(arguments),
+        log=arguments.log,
         security=security_of(arguments),
     ) as running:
         note("relay", f"listening at {running.endpoint}")

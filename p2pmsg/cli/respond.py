@@ -18,10 +18,6 @@ from p2pmsg.cli.secured import SECURITY, security_of
     option("topic", "the topic of the requests", "TOPIC", kinds.topic),
     flag("--echo", "answer each request with its own value"),
     flag("--json", "the command's output is JSON (default: text; bytes if it is not UTF-8)"),
-    option("--threads", "answer so many requests at once (default 1)", "N", kinds.count(1, 1000),
-           default=1),
-    option("--answer-timeout", "kill the command after so many seconds (default: never)", "S",
-           kinds.seconds),
     option("--count", "end after N requests (default: never)", "N", kinds.count(1)),
     *SECURITY,
     ended_by=("count",),
@@ -43,12 +39,7 @@ def respond(arguments: argparse.Namespace) -> int:
     check_program(arguments.rest)
     answers = _Answers(arguments)
     handlers = {arguments.topic: answers.answer}
-    responder = Responder(
-        arguments.endpoint,
-        handlers,
-        threads=arguments.threads,
-        security=security_of(arguments),
-    )
+    responder = Responder(arguments.endpoint, handlers, security=security_of(arguments))
     try:
         try:
             responder.start()
@@ -86,8 +77,8 @@ class _Answers:
         if self._running.stopping:
             raise ChildProcessError("the responder is being stopped")
         wrong, _, output = run_program(
-            self._arguments.rest, value, timeout=self._arguments.answer_timeout,
-            output=subprocess.PIPE, running=self._running,
+            self._arguments.rest, value, timeout=None, output=subprocess.PIPE,
+            running=self._running,
         )  # fmt: skip
         if not wrong and self._arguments.json:
             try:

@@ -47,9 +47,6 @@ COMMANDS = {
         "key", "Remove a peer from the file of known peers; connections that it has stay",
     ),
     "access check": ("key", "Say whether a peer may do something, and which rule decides"),
-    "capacity": (
-        "capacity", "Say how long a window a disk holds, or how much disk a window needs",
-    ),
     "completion": (
         "completion", "Print a script that completes commands and options in a shell",
     ),

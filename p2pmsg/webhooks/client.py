@@ -181,7 +181,7 @@ def reason_of(error: BaseException, timeout: float) -> str:
     cause = getattr(error, "os_error", error)
     if isinstance(cause, PermissionError) and cause.errno is None:  # of `check_address`
         return str(cause)
-    number = getattr(cause, "errno", None)
+    number = getattr(cause, "errno", None) or 0
     if number in errno.errorcode and not isinstance(cause, ssl.SSLError | socket.gaierror):
         return f"the connection failed: {os.strerror(number)}"
     said = getattr(getattr(error, "certificate_error", None), "verify_message", "")

@@ -41,7 +41,6 @@ LONG_RUNNING = {
     "statsd": ["--listen", "udp://127.0.0.1:0", "--publish", "ipc://{folder}/statsd"],
 }
 SHORT = {
-    "capacity": ["--rate", "50000", "--size", "128", "--disk", "500GB"],
     "log ls": ["{folder}"],
     "dead-letters": ["ls", "tcp://127.0.0.1:{port}"],
     "--version": [],

@@ -31,7 +31,7 @@ WORDS = {
 OPEN = {
     "demo", "listen", "hook dead-letters", "log ls", "log verify", "log dump", "log repair",
     "log truncate", "key new", "key show", "trust add", "trust ls", "trust remove", "access check",
-    "capacity", "completion",
+    "completion",
 }  # fmt: skip
 """Commands without the options: they read and write files alone, or have processes of their own."""
 

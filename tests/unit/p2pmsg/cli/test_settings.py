@@ -43,19 +43,17 @@ def test_what_is_required_may_stand_in_the_file(folder, monkeypatch):
 
 
 def test_of_options_that_exclude_one_another_the_one_that_is_given_holds(folder, monkeypatch):
-    words = ["capacity", "--rate", "5", "--size", "1"]
-    text = '[capacity]\ndisk = "1GB"\n'
-    assert parsed(folder, monkeypatch, text, {}, *words).disk == 10**9
-    for given in (words[1:], [*words[1:], "--window", "3h"]):
-        capacity = parse(load("capacity"), given)
-        assert (capacity.disk is None) == ("--window" in given)
+    text = "[sub]\njson = true\n"
+    assert parsed(folder, monkeypatch, text, {}, "sub", "tcp://a:1").json
+    for given in ([], ["--format", "{value}"]):
+        assert parse(load("sub"), ["tcp://a:1", *given]).json == (not given)
 
 
 def test_commands_of_a_group_have_sections_of_their_own(folder, monkeypatch):
     text = '[log.truncate]\nkeep = "1MB"\n'
     variables = {"LOG_TRUNCATE_KEEP": "1kB"}
-    assert parsed(folder, monkeypatch, text, {}, "log", "truncate", ".").keep == 10**6
-    assert parsed(folder, monkeypatch, text, variables, "log", "truncate", ".").keep == 1000
+    assert parsed(folder, monkeypatch, text, {}, "log", "truncate", ".").keep == "1MB"
+    assert parsed(folder, monkeypatch, text, variables, "log", "truncate", ".").keep == "1kB"
 
 
 def test_another_file_may_be_named_and_none(folder, monkeypatch):
