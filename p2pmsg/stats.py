@@ -174,12 +174,10 @@ class MulticastStats(Stats):
     """What a publisher to a multicast counts in addition.
 
     Attributes:
-        datagrams_sent, bytes_sent: datagrams and bytes that were to go out, repairs included, each
-            counted once for all lines.
+        datagrams_sent: datagrams that were to go out, repairs included, each counted once for all
+            lines.
         nacks: NACKs that came by UDP.
-        frames_repaired, messages_repaired, bytes_repaired: frames, messages and bytes that were
-            sent again by UDP.
-        messages_lingering: messages asked for that had just been repaired, or were about to be.
+        messages_repaired, bytes_repaired: messages and bytes that were sent again by UDP.
         repairs_throttled: times that the rate limit made a repair wait.
         receivers_waited_for: how many the flow control looks at.
         window_waits: times that it made the publisher wait.
@@ -192,12 +190,9 @@ class MulticastStats(Stats):
     """
 
     datagrams_sent: int
-    bytes_sent: int
     nacks: int
-    frames_repaired: int
     messages_repaired: int
     bytes_repaired: int
-    messages_lingering: int
     repairs_throttled: int
     receivers_waited_for: int
     window_waits: int
@@ -221,7 +216,6 @@ class SubscriberStats(Stats):
         streams: one ledger a stream.
         repair_latency: from the moment a gap was seen to its repair, in ns.
         nacks_sent: NACKs, one a gap and attempt.
-        frames_received: frames that came over the data path.
         frames_invalid: frames that were dropped, by reason; `unanswered` counts publishers that
             were announced to a group, and did not answer over TCP within 10 s.
         frames_shed: frames not taken in, because nobody read for longer than `stall_timeout`; they
@@ -253,7 +247,6 @@ class SubscriberStats(Stats):
     streams: list[StreamLedger]
     repair_latency: LatencyHistogram
     nacks_sent: int
-    frames_received: int
     frames_invalid: dict[str, int]
     frames_shed: int
     bytes_held: int
@@ -334,7 +327,7 @@ class PublisherStats(Stats):
         unsent_frames: frames that wait for space in a subscriber's queue.
         subscribers: how many have confirmed that they receive.
         streams: (earliest kept sequence, next sequence) by topic.
-        replay_bytes, replay_frames: what the replay buffer holds, in bytes and in frames.
+        replay_bytes: what the replay buffer holds, in bytes.
         messages_evicted: messages that the replay buffer no longer holds.
         messages_repaired: messages sent again, by whichever way.
         repaired: the same by the source that had them: `buffer`, `log`.
@@ -344,7 +337,6 @@ class PublisherStats(Stats):
         stalls: times that a full queue made `publish` wait.
         stalled: how long it waited in all, in seconds.
         frames_invalid: frames that came in and were dropped, by reason.
-        heartbeats_sent: heartbeats.
         undelivered: subscribers that had not confirmed that they have everything when the publisher
             was closed; those who were forgotten are in it.
         subscribers_forgotten: by name, how many had joined, were not heard of for
@@ -380,7 +372,6 @@ class PublisherStats(Stats):
     subscribers: int
     streams: dict[str, tuple[int, int]]
     replay_bytes: int
-    replay_frames: int
     messages_evicted: int
     messages_repaired: int
     requesters: list[RequesterStats]
@@ -388,7 +379,6 @@ class PublisherStats(Stats):
     stalls: int
     stalled: float
     frames_invalid: dict[str, int] = field(default_factory=dict)
-    heartbeats_sent: int = 0
     undelivered: int = 0
     subscribers_forgotten: dict[str, int] = field(default_factory=dict)
     repaired: dict[str, int] = field(default_factory=dict)

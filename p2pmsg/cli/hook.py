@@ -9,7 +9,6 @@ from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import repeat
 from p2pmsg.cli.secured import SECURITY, security_of
-from p2pmsg.cli.serve import run_server
 from p2pmsg.cli.text import counted
 from p2pmsg.webhooks import FORMATS, ORDERS, OUT_SCHEMES, SCHEMES
 
@@ -154,7 +153,7 @@ def in_(arguments: argparse.Namespace) -> int:
     """
     from p2pmsg import Publisher
     from p2pmsg.config import PublisherConfig
-    from p2pmsg.http import bind, make_server
+    from p2pmsg.http import bind, make_server, run
     from p2pmsg.webhooks import message_bytes_of, receive
 
     secrets = [*arguments.secret, *arguments.secret_file]
@@ -185,7 +184,7 @@ def in_(arguments: argparse.Namespace) -> int:
         try:
             place = kinds.url_of(socket, arguments)
             note("hook in", f"{place}, published at {publisher.endpoint}")
-            run_server(server, socket)
+            run(server, socket)
         finally:
             note("hook in", f"{app.published:,} published, {app.duplicates:,} came again, "
                  f"{sum(app.rejected.values()):,} refused")  # fmt: skip

@@ -2,7 +2,6 @@
 
 import argparse
 import ipaddress
-import warnings
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +60,7 @@ def serve(arguments: argparse.Namespace) -> int:
     """
     from p2pmsg import Publisher
     from p2pmsg.config import PublisherConfig
-    from p2pmsg.http import BODY_BYTES_MAX, Gateway, GatewayConfig, bind, make_server
+    from p2pmsg.http import BODY_BYTES_MAX, Gateway, GatewayConfig, bind, make_server, run
     from p2pmsg.webhooks import message_bytes_of
 
     _check(arguments)
@@ -92,7 +91,7 @@ def serve(arguments: argparse.Namespace) -> int:
         with bind(*arguments.listen) as socket:
             try:
                 note("serve", f"{kinds.url_of(socket, arguments)}/ serves {', '.join(endpoints)}")
-                run_server(server, socket)
+                run(server, socket)
             finally:
                 if app.failure is None:
                     _summarize(app)
@@ -127,15 +126,6 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def run_server(server: Any, socket: Any) -> None:
-    """Serve until a signal."""
-    from p2pmsg.http import run
-
-    # Ctrl-C may come before the server's coroutine begins.
-    warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
-    run(server, socket)
 
 
 def _summarize(app: Any) -> None:

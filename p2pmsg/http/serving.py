@@ -3,6 +3,7 @@
 import logging
 import socket
 import ssl
+import warnings
 from collections import Counter
 from functools import partial
 from typing import Any, Final
@@ -40,6 +41,8 @@ def run(server: Any, place: socket.socket) -> None:
         place: where; of `bind`.
 
     """
+    # Ctrl-C may come before the server's coroutine begins.
+    warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
     try:
         server.run(sockets=[place])
     except SystemExit as error:

@@ -62,8 +62,8 @@ class FeedTaker(Protocol):
     def receive_frame(self, line: int, data: bytes, *, now_ns: int, shed: bool = False) -> None:
         """Take a frame."""
 
-    def reject(self, reason: str, *, frames: int = 0) -> None:
-        """Count what was dropped, and how many packets came with it."""
+    def reject(self, reason: str) -> None:
+        """Count what was dropped."""
 
     def on_heard(self, line: int, now_ns: int) -> None:
         """Note that a line is not silent."""
@@ -115,7 +115,7 @@ class MoldFeed:
             view = self._views.get(packet.session) or self._begin(packet, arrival.now_ns)
             self._take(view, packet, arrival)
         except FrameError as error:
-            self._taker.reject(str(error), frames=1)
+            self._taker.reject(str(error))
 
     def name_of(self, session: int) -> bytes:
         """Return a session's name."""
@@ -140,7 +140,7 @@ class MoldFeed:
             self._begin_again(view, packet, now_ns)
         elif falls_back and silent_ns >= LATE_NS:
             view.unconfirmed = True
-            self._taker.reject("unconfirmed", frames=1)
+            self._taker.reject("unconfirmed")
             self._taker.on_heard(self._line, now_ns)
             return
         session, stop = view.session, packet.sequence + len(packet.messages)

@@ -72,7 +72,7 @@ class MulticastSender:
         window: how far the receivers have come.
         invalid: datagrams from receivers that were dropped, by reason.
         nacks: NACKs that came by UDP.
-        frames_repaired, messages_repaired, bytes_repaired: what was sent again.
+        messages_repaired, bytes_repaired: what was sent again.
         datagram_bytes: the size of a datagram, if it had a checksum and was not sealed.
         frame_bytes: how much of a datagram a frame may be.
         parity: makes parity, where that is configured.
@@ -110,7 +110,7 @@ class MulticastSender:
         self.window = FlowWindow(config.replay_bytes // _LAG_PART or 1)
         self.invalid: Counter[str] = Counter()
         self.nacks = 0
-        self.frames_repaired = self.messages_repaired = self.bytes_repaired = 0
+        self.messages_repaired = self.bytes_repaired = 0
 
     def receive(self, data: bytes, address: Any, *, now_ns: int) -> None:
         """Take a datagram that came from a receiver; what is malformed is counted."""
@@ -244,7 +244,6 @@ class MulticastSender:
     def repair_sent(self, repair: Repair, *, now_ns: int) -> None:
         """Note that `repair` is on its way."""
         size = sum(map(len, repair.frames))
-        self.frames_repaired += len(repair.frames)
         if _PARTS_OF not in repair.stream:
             self.messages_repaired += repair.stop - repair.start
         self.bytes_repaired += size

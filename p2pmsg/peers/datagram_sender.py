@@ -51,7 +51,7 @@ class DatagramSender:
     Attributes:
         multicast: the multicast's part of the protocol.
         lines: the sockets, one a group.
-        bytes_sent, datagrams_sent: what went out.
+        datagrams_sent: how many went out.
         has_more, refused_by_key, connections: none, as there are no connections.
         waits: times that the receivers' window was found full.
 
@@ -82,7 +82,7 @@ class DatagramSender:
         self._datagram_bytes = multicast.datagram_bytes
         self._parts: deque[bytes] = deque()
         self._marked_ns = 0
-        self.bytes_sent = self.datagrams_sent = self.waits = 0
+        self.datagrams_sent = self.waits = 0
 
     @property
     def endpoint(self) -> str:
@@ -122,7 +122,6 @@ class DatagramSender:
         if sent:
             for other in self._others:
                 other.send(made)
-            self.bytes_sent += size
             self.datagrams_sent += 1
             if multicast.window.sent(size + _DATAGRAM_COST_BYTES):
                 self._mark()
@@ -160,7 +159,6 @@ class DatagramSender:
             self._udp.send(made)
             for other in self._others:
                 other.send(made)
-            self.bytes_sent += len(made)
             self.datagrams_sent += 1
             self.multicast.window.sent(len(made) + _DATAGRAM_COST_BYTES)
             self._bucket.take(len(made), self._now_ns())
@@ -228,7 +226,6 @@ class DatagramSender:
         for other in self._others:  # what has no space there is lost there, as on any line
             other.send_train(pieces, segment)
         self._bucket.take(total, self._now_ns())
-        self.bytes_sent += total
         self.datagrams_sent += count
         if self.multicast.window.sent(total + _DATAGRAM_COST_BYTES):
             self._mark()

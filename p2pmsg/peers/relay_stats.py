@@ -63,7 +63,7 @@ def relay_stats(
         loops_refused=source.relays.loops_refused,
         refused=[upstream for upstream, why in refusals.items() if why == LOOP],
         refusals=refusals,
-        replay_bytes=core.replay.bytes_held, replay_frames=core.replay.frames_held,
+        replay_bytes=core.replay.bytes_held,
         log=None if core.log is None else core.log.stats(),
         requesters=requester_stats(requests),
         frames_shed=guard.frames_shed,

@@ -33,7 +33,6 @@ def publisher_stats(
         subscribers=core.joined,
         streams=core.heads(),
         replay_bytes=core.replay.bytes_held,
-        replay_frames=core.replay.frames_held,
         messages_evicted=core.replay.messages_evicted,
         messages_repaired=sum(repaired.values()),
         repaired=repaired,
@@ -43,7 +42,6 @@ def publisher_stats(
         stalls=guard.stalls,
         stalled=guard.stalled_ns / 1e9,
         frames_invalid=dict(requests.invalid),
-        heartbeats_sent=core.heartbeats.sent,
         undelivered=undelivered,
         subscribers_forgotten=requests.forgotten_names,
         control_dropped=core.control.dropped + requests.replies_dropped,
@@ -96,12 +94,9 @@ def _multicast_stats(sender: Any) -> MulticastStats:
     multicast = sender.multicast
     return MulticastStats(
         datagrams_sent=sender.datagrams_sent,
-        bytes_sent=sender.bytes_sent,
         nacks=multicast.nacks,
-        frames_repaired=multicast.frames_repaired,
         messages_repaired=multicast.messages_repaired,
         bytes_repaired=multicast.bytes_repaired,
-        messages_lingering=multicast.repair.messages_lingering,
         repairs_throttled=multicast.repair.repairs_throttled,
         receivers_waited_for=multicast.window.receivers,
         window_waits=sender.waits,

@@ -45,7 +45,7 @@ class RelayStats(Stats):
         refused: the endpoints that are refused now for that.
         refusals: why upstreams are refused now, for that or because they have no right to send
             anything here, for people, by endpoint; each is tried again after 5 to 10 s.
-        replay_bytes, replay_frames: what the replay buffer holds, in bytes and in frames.
+        replay_bytes: what the replay buffer holds, in bytes.
         log: the local log, or None.
         requesters: who asked for repairs, a session each.
         frames_shed: frames sent although a slow subscriber's queue had no space; it repairs them.
@@ -84,7 +84,6 @@ class RelayStats(Stats):
     loops_refused: int
     refused: list[str]
     replay_bytes: int
-    replay_frames: int
     log: LogStats | None
     requesters: list[RequesterStats]
     frames_shed: int

@@ -71,10 +71,8 @@ class StateFile:
             raise ConfigError("state", "a file that no other collector has", self._path) from error
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ConfigError("state", "a file in a folder that is there", self._path) from error
-        except (LogFormatError, ValueError) as error:
+        except (LogFormatError, ValueError, OSError) as error:
             raise ConfigError("state", f"a state file ({error})", self._path) from error
-        except OSError as error:
-            raise ConfigError("state", f"readable ({error.strerror})", self._path) from error
 
     def save(self, state: dict[str, str]) -> None:
         """Write what `ExactTotals.encode` returned; it is on the disk on return, or not at all."""

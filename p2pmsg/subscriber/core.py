@@ -94,7 +94,7 @@ class SubscriberCore:
     servers: Servers | None = None
     multicast: "MulticastReceiver | None" = None
     last_stream: Stream | None = None
-    frames_received = frames_shed = 0
+    frames_shed = 0
     _full_since_ns: int | None = None
     _unread_since_ns: int | None = None
     _has_backlog = False
@@ -218,7 +218,6 @@ class SubscriberCore:
 
     def receive_frame(self, line: int, data: bytes, *, now_ns: int, shed: bool = False) -> None:
         """Take a frame of the data path; with `shed`, only note that its messages exist."""
-        self.frames_received += 1
         state = self.lines[line]
         state.received += 1
         stream = self.last_stream
@@ -284,7 +283,6 @@ class SubscriberCore:
         """Take a frame joined of many of the last stream's."""
         stream, frame = self.last_stream, run.frame
         assert stream is not None
-        self.frames_received += run.datagrams
         stream.peer.last_heard_ns = now_ns
         if self.by_line is not None:
             self.by_line.note(line, stream, frame.sequence, frame.count, now_ns=now_ns)
@@ -309,7 +307,6 @@ class SubscriberCore:
         """
         taken = self.ready.take_frame(stream, data, count_max, batched)
         if taken is not None:
-            self.frames_received += 1
             line = self.lines[0]
             line.received += 1
             line.last_heard_ns = stream.peer.last_heard_ns = now_ns
@@ -323,9 +320,8 @@ class SubscriberCore:
         session = int.from_bytes(data[zero + 7 : zero + 15], "big")
         return self._stream(session, data[:zero].decode("utf-8", "replace"))
 
-    def reject(self, reason: str, *, frames: int = 0) -> None:
-        """Count what was dropped before it became a frame, and the packets that came."""
-        self.frames_received += frames
+    def reject(self, reason: str) -> None:
+        """Count what was dropped before it became a frame."""
         self.invalid[reason] += 1
 
     def on_heard(self, line: int, now_ns: int) -> None:
@@ -464,7 +460,6 @@ class SubscriberCore:
             totals.update(stream.totals())
             self.stream_table.record_ages(stream)
         repaired = {"buffer": totals["repaired"]}
-        datagrams = 0 if self.multicast is None else self.multicast.datagrams
         parity = None if self.multicast is None else self.multicast.parity
         if parity is not None:
             repaired["buffer"] -= parity.recovered
@@ -485,7 +480,6 @@ class SubscriberCore:
             values_invalid=self.ready.values_invalid,
             repair_latency=self.stream_table.repair_latency,
             nacks_sent=totals["nacks"],
-            frames_received=self.frames_received + datagrams,
             frames_invalid=dict(self.invalid),
             frames_shed=self.frames_shed,
             bytes_held=self.bytes_held,

@@ -86,7 +86,6 @@ class MulticastReceiver:
         taker: takes the frames.
 
     Attributes:
-        datagrams: how many came that were none of the frames that `taker` has counted.
         outgoing: (line, address, datagram) to send, oldest first.
         last_stream: the stream of the last frame that was taken, or None where it may not go on.
             Its owner sets it.
@@ -108,7 +107,6 @@ class MulticastReceiver:
         self._rejoin = rejoin
         self._taker = taker
         self._shed = False
-        self.datagrams = 0
         self._lines = table.lines
         self._peers = table.peers
         self._effects = table.effects
@@ -376,7 +374,6 @@ class MulticastReceiver:
         if sender is not None and not proves_place and not is_from(sender, line, address):
             raise FrameError("source")
         if zero and not self._wants(data[:zero]):
-            self.datagrams += 1
             self._lines[line].last_heard_ns = now_ns
             if sender is not None:
                 sender.last_heard_ns = now_ns
@@ -385,7 +382,6 @@ class MulticastReceiver:
         elif kind == Kind.PARITY:
             self._receive_parity(line, Frame(data), now_ns)
         elif kind == Kind.MARK:
-            self.datagrams += 1
             self._receive_mark(line, Frame(data), address, now_ns)
         elif kind == Kind.ECHO:
             self._receive_echo(line, data, address, now_ns)
@@ -398,7 +394,6 @@ class MulticastReceiver:
             self._pass_on(line, data, now_ns)
 
     def _receive_welcome(self, line: int, data: bytes, address: Any, now_ns: int) -> None:
-        self.datagrams += 1
         frame = Frame(data)
         state = self._lines[line]
         state.received += 1
@@ -452,7 +447,6 @@ class MulticastReceiver:
         return lines == state.sources.keys() and bool(state.sources[line] != address)
 
     def _receive_parity(self, line: int, frame: Frame, now_ns: int) -> None:
-        self.datagrams += 1
         peer = self._peers.get(frame.session)
         if peer is None or not peer.joined or peer.group is None:
             return
@@ -503,7 +497,6 @@ class MulticastReceiver:
         elif peer is not None and topic:
             stream = self._table.open_stream(peer, frame.topic, now_ns)
             if stream.receiver.has(frame.sequence, frame.count):
-                self.datagrams += 1
                 reassembler.discard(key)
                 return
             beyond = frame.sequence - stream.receiver.head
@@ -515,7 +508,6 @@ class MulticastReceiver:
         if reassembler.refused > refused:
             raise FrameError("fragment")
         if whole is None:
-            self.datagrams += 1
             return
         if not whole.startswith(topic + b"\0"):
             raise FrameError("fragment")
@@ -562,7 +554,6 @@ class MulticastReceiver:
         self._put(peer, line, address, reply)
 
     def _receive_repair(self, data: bytes, now_ns: int) -> None:
-        self.datagrams += 1
         frame = Frame(datagram.with_flags(data, remove=wire.FLAG_RETRANSMISSION))
         peer = self._peers.get(frame.session)
         if peer is None:

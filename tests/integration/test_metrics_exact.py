@@ -337,7 +337,7 @@ def test_a_state_that_cannot_be_written_for_a_while_is_written_later(tmp_path, m
                 patch.setattr(StateFile, "save", lambda *_: (_ for _ in ()).throw(full))
                 client.increment("a", 3)
                 eventually(lambda: collector.totals().counters.get("a") == 3)
-                eventually(lambda: "state: it cannot be written" in caplog.text)
+                eventually(lambda: "state cannot be written" in caplog.text)
         with contextlib.closing(StateFile(state)) as file:
             assert file.load(1).counters == {"a": 3}
     said = [record.message for record in caplog.records if "state" in record.message]
