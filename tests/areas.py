@@ -10,7 +10,7 @@ AREAS = {
     "spine": (),
     "recovery": ("unit/recovery/test_*.py", "property/recovery/*"),
     "log": (
-        "unit/recovery/log/*", "unit/p2pmsg/publisher/test_log.py", "unit/p2pmsg/cli/test_log_*.py",
+        "unit/recovery/log/*", "unit/p2pmsg/publisher/test_log.py",
         "integration/test_*log*.py", "integration/test_acknowledge.py",
         "integration/test_full_disk.py",
         "unit/p2pmsg/publisher/test_tail_frames.py", "property/test_log_model.py",

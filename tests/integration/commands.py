@@ -11,7 +11,6 @@ import uuid
 from pathlib import Path
 
 from p2pmsg.cli import main
-from tests.integration.peers import eventually as eventually
 
 P2PMSG = [sys.executable, "-m", "p2pmsg"]
 DEADLINE_S = 60.0

@@ -9,12 +9,11 @@ import p2pmsg
 from p2pmsg import LogConfig, control, wire
 from p2pmsg.errors import AccessDeniedError, AuthenticationError, MessagesLostError
 from p2pmsg.wire import Frame, Kind
-from tests.integration.commands import eventually
+from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.secure import rewrite, take_job
 from transports import ZmqReceiver, ZmqRecoveryClient, context
 from transports.curve import CurveClient
 
-LOOPBACK = "tcp://127.0.0.1:0"
 SECRET = "what-nobody-else-may-read"
 ALL = (
     "[[rule]]\nwho = ['ann', 'relay', 'feed']\nsubscribe = ['*']\npublish = ['*']\nrelay = ['*']\n"

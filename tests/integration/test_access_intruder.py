@@ -6,13 +6,12 @@ from p2pmsg import Puller, Pusher, Requester, Responder, wire
 from p2pmsg.queue import frames as queue
 from p2pmsg.requests import frames as requests
 from p2pmsg.wire import Frame, Kind
-from tests.integration.commands import eventually
 from tests.integration.inside import identity_of
+from tests.integration.peers import LOOPBACK, eventually
 from transports import ZmqRecoveryClient, context, parse_endpoint
 from transports.curve import CurveClient
 from transports.zmq_plain import ZmqPlainSocket
 
-LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
 SECRET = "what-nobody-else-may-read"
 ANN = "[[rule]]\nwho = ['ann']\npull = ['jobs']\nrequest = ['price']\nadmin = ['jobs']\n"

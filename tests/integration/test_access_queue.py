@@ -8,10 +8,9 @@ from p2pmsg import Puller, Pusher
 from p2pmsg.errors import AccessDeniedError
 from p2pmsg.queue import PusherConfig
 from p2pmsg.queue.admin import LiveBox
-from tests.integration.commands import eventually
+from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.secure import rewrite, take_job
 
-LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
 MODES = pytest.mark.parametrize("mode", ["each", "batch"])
 ANN = "[[rule]]\nwho = ['ann']\npull = ['jobs']\npush = ['jobs']\n"

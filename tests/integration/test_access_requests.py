@@ -7,10 +7,9 @@ import pytest
 from p2pmsg import Requester, Responder
 from p2pmsg.errors import AccessDeniedError
 from tests.integration import inside
-from tests.integration.commands import eventually
+from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.test_access_queue import change, denied
 
-LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
 ANN = "[[rule]]\nwho = ['ann']\nrequest = ['price', 'wait']\nrespond = ['*']\n"
 BOB = "[[rule]]\nwho = ['bob']\nrequest = ['load*']\n"

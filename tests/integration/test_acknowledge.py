@@ -17,9 +17,8 @@ from p2pmsg import LogConfig
 from recovery.log import LogReader
 from tests.integration.acknowledge_children import TOPICS, columns_of, value_of
 from tests.integration.commands import run_here
-from tests.integration.peers import eventually
+from tests.integration.peers import LOOPBACK, eventually
 
-LOOPBACK = "tcp://127.0.0.1:0"
 CHILD = "tests.integration.acknowledge_children"
 
 

@@ -8,7 +8,6 @@ import pytest
 import p2pmsg
 from p2pmsg.aio import metrics
 from p2pmsg.errors import ClosedError
-from p2pmsg.testing.proxy import TcpProxy
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.statsd_tools import collecting
 
@@ -22,27 +21,6 @@ def run(main):
 async def until(is_so):
     while not is_so():
         await asyncio.sleep(0.002)
-
-
-@pytest.mark.parametrize("interval", [0.0, 0.01])
-def test_totals_are_exact_though_frames_are_lost(interval):
-    async def main():
-        async with metrics.Client(LOOPBACK, interval=interval) as client:
-            with TcpProxy(client.endpoint, frame_loss=0.2, seed=1) as proxy:
-                with collecting(exact=[proxy.endpoint]) as (collector, _):
-                    await client.wait_for_collectors(timeout=WAIT_S)
-                    for number in range(300):
-                        client.increment("hits", number, tags=["a:b"])
-                        with client.timed("step"):
-                            await asyncio.sleep(0)
-                    await client.close()
-                    assert client.undelivered == 0
-                    totals = collector.totals()
-        assert totals.counters == {"hits|#a:b": sum(range(300))}
-        assert totals.statistics["ms step"][0] == 300
-        assert totals.is_exact
-
-    run(main)
 
 
 def test_it_has_no_thread_and_sends_by_itself():

@@ -6,11 +6,8 @@ import subprocess
 
 import pytest
 
-from tests.integration.commands import (
-    P2PMSG,
-    eventually,
-    run_here,
-)
+from tests.integration.commands import P2PMSG, run_here
+from tests.integration.peers import eventually
 
 
 def test_lines_pass_through_pub_and_sub_byte_for_byte(start, endpoint):

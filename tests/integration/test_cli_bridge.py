@@ -5,7 +5,8 @@ import re
 import zmq
 
 from p2pmsg import Subscriber
-from tests.integration.commands import command, eventually
+from tests.integration.commands import command
+from tests.integration.peers import eventually
 
 
 def test_bridges_until_it_is_asked_to_end(tmp_path):

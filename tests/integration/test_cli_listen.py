@@ -8,7 +8,8 @@ import pytest
 
 import p2pmsg
 from tests.endpoints import free_port
-from tests.integration.commands import command, eventually, run
+from tests.integration.commands import command, run
+from tests.integration.peers import eventually
 
 
 @pytest.fixture

@@ -10,9 +10,6 @@ from tests.integration.commands import (
     run_here,
     without_waiting,
 )
-
-pytest.importorskip("recovery.log")
-
 from tests.integration.logs import LogFiles
 
 T0 = 1_723_204_800 * 10**9

@@ -7,11 +7,9 @@ import threading
 import pytest
 
 import p2pmsg
-from tests.integration.commands import eventually, run_here
-
-pytest.importorskip("recovery.log")
-
+from tests.integration.commands import run_here
 from tests.integration.logs import LogFiles
+from tests.integration.peers import eventually
 
 T0 = 1_723_204_800 * 10**9
 S = 10**9

@@ -2,12 +2,9 @@
 
 import re
 
-import pytest
-
 from p2pmsg import Subscriber
-from tests.integration.commands import command, eventually, run_here
-
-pytest.importorskip("recovery.log")
+from tests.integration.commands import command, run_here
+from tests.integration.peers import eventually
 
 
 def test_relays_until_it_is_asked_to_end(tmp_path, make_publisher):

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from p2pmsg import Publisher
-from tests.integration.commands import command, eventually, run, run_here
+from tests.integration.commands import command, run, run_here
+from tests.integration.peers import eventually
 from transports.curve import key_text
 
 ANY_PORT = "tcp://127.0.0.1:0"

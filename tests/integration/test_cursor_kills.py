@@ -13,8 +13,6 @@ import pytest
 from tests.endpoints import lasting_endpoint
 from tests.integration.peers import eventually
 
-pytest.importorskip("recovery.log")
-
 KILLS = pytest.mark.rounds(6, 150)
 
 

@@ -21,7 +21,8 @@ from examples.demo.plan import Source
 from examples.demo.processes import DemoError
 from examples.demo.run import Progress, run_demo
 from tests.data import read_bars
-from tests.integration.commands import P2PMSG, command, eventually, run
+from tests.integration.commands import P2PMSG, command, run
+from tests.integration.peers import eventually
 
 HAS_SPARK = bool(
     importlib.util.find_spec("pyspark")

@@ -16,8 +16,6 @@ import p2pmsg
 from p2pmsg import LogConfig
 from tests.integration.peers import LOOPBACK, ROOT, Child, take
 
-pytest.importorskip("recovery.log")
-
 assert LogConfig
 _MOUNT = 'mount -t tmpfs -o size="$1" disk "$2" && shift 2 && exec "$@"'
 

@@ -3,7 +3,6 @@
 import signal
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -27,23 +26,17 @@ from p2pmsg.publisher import batch, core
 from p2pmsg.queue import batching, job, puller_core, taking
 from recovery import replay_buffer
 from tests.integration.peers import TOPIC, check_ledger, take
-from tests.integration.strikes import LineStrike, Strike
+from tests.strikes import AtLine, Strike, files_of
 from transports import zmq_pubsub
 
 pytestmark = pytest.mark.long
-
 PUBLISHER = (
     batch, core, publisher, replay_buffer, section, sending, serving, zmq_pubsub
 )  # fmt: skip
-PULLER = (threads, section, job, puller, puller_peer, pulling, puller_core)
-BATCH_PULLER = (pull_sockets, taking)
-
-
-OURS = [
-    str(path)
-    for package in (p2pmsg, recovery, transports)
-    for path in Path(package.__path__[0]).rglob("*.py")
-]
+PULLER = files_of(
+    threads, section, job, puller, puller_peer, pulling, puller_core, pull_sockets, taking
+)
+OURS = files_of(p2pmsg, recovery, transports)
 SKIPPED = {"Subscriber.receive", "Subscriber.receive_many"}
 
 
@@ -78,10 +71,10 @@ def test_an_interrupt_before_any_line_of_receiving_neither_loses_nor_doubles(con
         timer.start()
         if not waits:
             timer.join()
-        strike = LineStrike(OURS, number, skipped=SKIPPED)
+        strike = AtLine(OURS, number, SKIPPED, KeyboardInterrupt)
         receive(strike)
         timer.join()
-        in_vain = 0 if strike.left <= 0 else in_vain + 1
+        in_vain = 0 if strike.struck else in_vain + 1
         assert received == list(range(published)), number
     assert number > 80
     check_ledger(receiver, delivered=published, lost=0)
@@ -151,7 +144,7 @@ def test_ctrl_c_at_any_line_of_a_puller_forgets_no_job(
         goal = {4 * number + part for part in range(4)}
         for value in goal:
             pusher.push(value)
-        strike = LineStrike((*PULLER, *BATCH_PULLER), number)
+        strike = AtLine(PULLER, number, error=KeyboardInterrupt)
         with strike:
             work(goal)
         if mine and mine[-1].state == "held":
@@ -164,12 +157,7 @@ def test_ctrl_c_at_any_line_of_a_puller_forgets_no_job(
 
 
 STRIKES = 60
-FILES = {
-    module.__file__
-    for module in (
-        batch, batching, section, sending, publisher, core, pusher, pushing,
-    )
-}  # fmt: skip
+FILES = files_of(batch, batching, section, sending, publisher, core, pusher, pushing)
 
 
 class Handler:

@@ -19,11 +19,9 @@ from p2pmsg.peers import puller as puller_peer
 from p2pmsg.queue import Puller, Pusher
 from p2pmsg.reader import RangeReader
 from p2pmsg.testing.proxy import TcpProxy
-from tests.integration.peers import eventually
-from tests.unit.transports.sockets import LOOPBACK
+from tests.integration.peers import LOOPBACK, eventually
 
 pytestmark = pytest.mark.long
-
 SIZE, RATE = 600_000, 300_000
 """A frame of so many bytes, at so many a second: 2 s."""
 LARGE = 900_000

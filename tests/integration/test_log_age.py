@@ -1,11 +1,7 @@
 """What is older than `retention_age` goes, whatever a publisher or relay does meanwhile."""
 
-import pytest
-
 from p2pmsg import LogConfig, PublisherConfig
 from tests.integration.peers import LOOPBACK, eventually
-
-pytest.importorskip("recovery.log")
 
 COUNT = 8
 SMALL = PublisherConfig(frame_bytes=4096)

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from p2pmsg.testing.proxy import TcpProxy
-from tests.unit.transports.sockets import DEADLINE_S, LOOPBACK, eventually, sends, taken
+from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
+from tests.unit.transports.sockets import sends, taken
 from transports import ZmqReceiver, ZmqSender, context
 
 

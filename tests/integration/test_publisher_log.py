@@ -11,11 +11,9 @@ import p2pmsg
 from p2pmsg import LogConfig, PublisherConfig
 from p2pmsg.errors import LogFailedError
 from recovery import LossReason
+from recovery.log import LogReader
 from tests.endpoints import lasting_endpoint
 from tests.integration.peers import LOOPBACK, eventually
-
-log = pytest.importorskip("recovery.log")
-LogReader, verify = log.LogReader, log.verify
 
 SMALL = PublisherConfig(frame_bytes=4096)
 

@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 import p2pmsg
-from p2pmsg import PublisherConfig, SubscriberConfig
+from p2pmsg import PublisherConfig
 from tests.integration.peers import (
     DEADLINE_S,
     ROOT,
@@ -28,106 +28,43 @@ from transports.connections import Connections
 
 LONG = "x" * 256
 BAD_PUBLISHERS = {
-    "no endpoint": ({"endpoint": ""}, p2pmsg.ConfigError, "''"),
-    "no string": ({"endpoint": 5556}, p2pmsg.ConfigError, "endpoint"),
-    "None": ({"endpoint": None}, p2pmsg.ConfigError, "endpoint"),
-    "unknown scheme": ({"endpoint": "http://a:1"}, p2pmsg.ConfigError, "http"),
-    "no port": ({"endpoint": "tcp://127.0.0.1"}, p2pmsg.ConfigError, "port"),
-    "port too high": ({"endpoint": "tcp://127.0.0.1:65536"}, p2pmsg.ConfigError, "65535"),
-    "pgm": ({"endpoint": "pgm://239.0.0.1:5000"}, p2pmsg.ConfigError, "pgm"),
-    "recovery": ({"recovery_endpoint": "tcp://a"}, p2pmsg.ConfigError, "port"),
-    "name": ({"name": LONG}, p2pmsg.ConfigError, "name must be a str of at most 255 bytes"),
-    "name of bytes": ({"name": b"a"}, p2pmsg.ConfigError, "name"),
-    "replay_bytes": ({"replay_bytes": -1}, p2pmsg.ConfigError, "an int of at least 0"),
-    "replay_bytes str": ({"replay_bytes": "one"}, p2pmsg.ConfigError, "replay_bytes"),
-    "replay_bytes nan": ({"replay_bytes": float("nan")}, p2pmsg.ConfigError, "replay_bytes"),
-    "replay_bytes inf": ({"replay_bytes": float("inf")}, p2pmsg.ConfigError, "replay_bytes"),
-    "on_full": ({"on_full": "wait"}, p2pmsg.ConfigError, "on_full must be one of"),
-    "stall_timeout": ({"stall_timeout": 0}, p2pmsg.ConfigError, "a number of at least 0.001"),
-    "stall_timeout inf": ({"stall_timeout": float("inf")}, p2pmsg.ConfigError, "stall_timeout"),
-    "stall_timeout bool": ({"stall_timeout": True}, p2pmsg.ConfigError, "stall_timeout"),
-    "config": ({"config": {"linger": 1}}, p2pmsg.ConfigError, "config"),
+    "unknown scheme": ({"endpoint": "http://a:1"}, "http"),
+    "pgm": ({"endpoint": "pgm://239.0.0.1:5000"}, "pgm"),
+    "recovery": ({"recovery_endpoint": "tcp://a"}, "port"),
+    "name": ({"name": LONG}, "name must be a str of at most 255 bytes"),
 }
 BAD_SUBSCRIBERS = {
-    "none": ({"endpoints": []}, p2pmsg.ConfigError, "at least one"),
-    "port 0": ({"endpoints": "tcp://127.0.0.1:0"}, p2pmsg.ConfigError, "port"),
-    "wildcard": ({"endpoints": "tcp://*:5556"}, p2pmsg.ConfigError, "tcp://*:5556"),
-    "one of two": ({"endpoints": ["tcp://a:1", "tcp://a"]}, p2pmsg.ConfigError, "tcp://a"),
-    "None": ({"endpoints": None}, p2pmsg.ConfigError, "endpoint"),
-    "number": ({"endpoints": 5556}, p2pmsg.ConfigError, "endpoint"),
-    "topic number": ({"topics": [5]}, p2pmsg.ConfigError, "topics"),
-    "no topic": ({"topics": []}, p2pmsg.ConfigError, "one, or None or '*' for all"),
-    "topics number": ({"topics": 5}, p2pmsg.ConfigError, "topics"),
-    "empty topic": ({"topics": [""]}, p2pmsg.ConfigError, "1 to 255 bytes"),
-    "long topic": ({"topics": [LONG]}, p2pmsg.ConfigError, "255"),
-    "star inside": ({"topics": ["a**"]}, p2pmsg.ConfigError, "topics"),
-    "zero byte": ({"topics": ["a\0b"]}, p2pmsg.ConfigError, "zero byte"),
-    "too many topics": ({"topics": [f"topic {n}" for n in range(20_000)]}, p2pmsg.ConfigError,
-                        "topics"),
-    "start": ({"start": "oldest"}, p2pmsg.ConfigError, "start must be"),
-    "start below 0": ({"start": -1}, p2pmsg.ConfigError, "not -1"),
-    "start bool": ({"start": True}, p2pmsg.ConfigError, "start"),
-    "start float": ({"start": 1.0}, p2pmsg.ConfigError, "start"),
-    "start beyond": ({"start": 2**63}, p2pmsg.ConfigError, "start"),
-    "start naive": ({"start": datetime(2026, 1, 1)}, p2pmsg.ConfigError, "time zone"),
-    "on_gap": ({"on_gap": "ignore"}, p2pmsg.ConfigError, "on_gap must be"),
-    "name": ({"name": LONG}, p2pmsg.ConfigError, "name"),
-    "receive_bytes": ({"receive_bytes": 1}, p2pmsg.ConfigError, "receive_bytes must be an int of"),
-    "receive_bytes inf": ({"receive_bytes": float("inf")}, p2pmsg.ConfigError, "receive_bytes"),
-    "repair_timeout": ({"repair_timeout": 0}, p2pmsg.ConfigError, "repair_timeout must be"),
-    "repair_timeout inf": ({"repair_timeout": float("inf")}, p2pmsg.ConfigError, "repair_timeout"),
-    "config": ({"config": PublisherConfig()}, p2pmsg.ConfigError, "config"),
-}  # fmt: skip
-BAD_CONFIGS = [
-    (PublisherConfig, "frame_bytes", 10),
-    (PublisherConfig, "linger", -1),
-    (PublisherConfig, "linger", float("nan")),
-    (PublisherConfig, "linger", float("inf")),
-    (PublisherConfig, "gather_within", "20"),
-    (PublisherConfig, "message_bytes_max", 2**31),
-    (PublisherConfig, "message_bytes_max", 0),
-    (PublisherConfig, "queue_frames", 0),
-    (PublisherConfig, "queue_frames", 1.5),
-    (PublisherConfig, "on_full", None),
-    (PublisherConfig, "streams_max", 0),
-    (PublisherConfig, "subscriber_timeout", None),
-    (PublisherConfig, "replay_bytes", None),
-    (PublisherConfig, "replay_age", 0),
-    (SubscriberConfig, "receive_bytes", 0),
-    (SubscriberConfig, "busy_wait", -1),
-    (SubscriberConfig, "busy_wait", 0.0011),
-    (SubscriberConfig, "queue_frames", 0),
-    (SubscriberConfig, "frame_bytes_max", 1),
-    (SubscriberConfig, "publisher_timeout", 0),
-    (SubscriberConfig, "streams_max", -1),
-    (SubscriberConfig, "repair_timeout", None),
-]
+    "port 0": ({"endpoints": "tcp://127.0.0.1:0"}, "port"),
+    "wildcard": ({"endpoints": "tcp://*:5556"}, "tcp://*:5556"),
+    "one of two": ({"endpoints": ["tcp://a:1", "tcp://a"]}, "tcp://a"),
+    "no topic": ({"topics": []}, "one, or None or '*' for all"),
+    "empty topic": ({"topics": [""]}, "1 to 255 bytes"),
+    "long topic": ({"topics": [LONG]}, "255"),
+    "star inside": ({"topics": ["a**"]}, "topics"),
+    "zero byte": ({"topics": ["a\0b"]}, "zero byte"),
+    "too many topics": ({"topics": [f"topic {n}" for n in range(20_000)]}, "topics"),
+    "start": ({"start": "oldest"}, "start must be"),
+    "start bool": ({"start": True}, "start"),
+    "start beyond": ({"start": 2**63}, "start"),
+    "start naive": ({"start": datetime(2026, 1, 1)}, "time zone"),
+    "on_gap": ({"on_gap": "ignore"}, "on_gap must be"),
+}
+"""What is of a wrong type or out of a number's limits: `unit/p2pmsg/test_arguments.py`."""
 
 
-@pytest.mark.parametrize(("arguments", "kind", "text"), BAD_PUBLISHERS.values(), ids=BAD_PUBLISHERS)
-def test_a_publisher_refuses(arguments, kind, text):
-    with pytest.raises(kind) as refused:
+@pytest.mark.parametrize(("arguments", "text"), BAD_PUBLISHERS.values(), ids=BAD_PUBLISHERS)
+def test_a_publisher_refuses(arguments, text):
+    with pytest.raises(p2pmsg.ConfigError) as refused:
         p2pmsg.Publisher(**{"endpoint": "tcp://127.0.0.1:0", **arguments})
     assert text in str(refused.value)
     assert isinstance(refused.value, ValueError | OSError)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kind", "text"), BAD_SUBSCRIBERS.values(), ids=BAD_SUBSCRIBERS
-)
-def test_a_subscriber_refuses(arguments, kind, text):
-    with pytest.raises(kind) as refused:
+@pytest.mark.parametrize(("arguments", "text"), BAD_SUBSCRIBERS.values(), ids=BAD_SUBSCRIBERS)
+def test_a_subscriber_refuses(arguments, text):
+    with pytest.raises(p2pmsg.ConfigError) as refused:
         p2pmsg.Subscriber(**{"endpoints": "tcp://127.0.0.1:9", **arguments})
     assert text in str(refused.value)
-
-
-@pytest.mark.parametrize(("kind", "field", "value"), BAD_CONFIGS)
-def test_a_configuration_refuses(kind, field, value):
-    with pytest.raises(p2pmsg.ConfigError) as refused:
-        kind(**{field: value})
-    assert refused.value.field == field
-    assert refused.value.value is value
-    assert field in str(refused.value)
 
 
 def nested(depth):
@@ -272,24 +209,6 @@ def test_publish_many_refuses(make_publisher, values, columns, kind):
         publisher.publish_many(TOPIC, values, **columns)
     assert publisher.stats().published == 1
     assert publisher.publish_many(TOPIC, [1, 2]) == (1, 2)
-
-
-def test_other_bad_calls(connect):
-    publisher, subscriber = connect()
-    with pytest.raises(p2pmsg.ConfigError):
-        subscriber.receive_many(0)
-    with pytest.raises(TimeoutError):
-        subscriber.receive(0)
-    with pytest.raises(TimeoutError):
-        subscriber.receive_many(timeout=0.01)
-    with pytest.raises(TimeoutError):
-        publisher.wait_for_subscribers(2, timeout=0.01)
-    with pytest.raises(TimeoutError):
-        subscriber.receive(-1)
-    for timeout in (float("nan"), "1"):
-        with pytest.raises(p2pmsg.ConfigError) as refused:
-            subscriber.receive(timeout)
-        assert "timeout" in str(refused.value)
 
 
 @pytest.fixture

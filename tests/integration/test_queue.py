@@ -16,9 +16,8 @@ from p2pmsg.queue import QueueLogConfig
 from p2pmsg.queue.admin import LiveBox
 from p2pmsg.queue.journal.file import read_log
 from p2pmsg.testing.proxy import TcpProxy
-from tests.integration.commands import eventually
 from tests.integration.inside import core_of
-from tests.integration.peers import LOOPBACK, in_threads, work_until
+from tests.integration.peers import LOOPBACK, eventually, in_threads, work_until
 from tests.queues import segments, with_limits
 
 FAST = p2pmsg.queue.PusherConfig(retry_delay=0.001, ack_timeout=30.0)

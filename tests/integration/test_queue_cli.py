@@ -7,7 +7,8 @@ import signal
 import pytest
 
 import p2pmsg
-from tests.integration.commands import command, eventually, run_here
+from tests.integration.commands import command, run_here
+from tests.integration.peers import eventually
 
 
 @pytest.fixture

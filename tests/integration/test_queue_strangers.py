@@ -5,8 +5,9 @@ import re
 import pytest
 
 import p2pmsg
-from tests.integration.commands import eventually, run, run_here
+from tests.integration.commands import run, run_here
 from tests.integration.inside import core_of, hold_for_ever
+from tests.integration.peers import eventually
 from tests.integration.test_queue import wait_for_workers
 from tests.queues import with_limits
 

@@ -14,8 +14,6 @@ from p2pmsg.reader import RangeReader
 from tests.endpoints import free_port, lasting_endpoint
 from tests.integration.peers import LOOPBACK, eventually
 
-pytest.importorskip("recovery.log")
-
 SMALL = PublisherConfig(frame_bytes=4096)
 
 
@@ -264,8 +262,6 @@ def test_a_publishers_log_is_refused(tmp_path):
         Relay("tcp://127.0.0.1:1", LOOPBACK, log=LogConfig(tmp_path))
 
 
-pytest.importorskip("recovery.log")
-
 PATIENT = SubscriberConfig(repair_timeout=60.0)
 """On a busy machine the next one is killed before the one that was killed has caught up."""
 
@@ -303,8 +299,6 @@ def test_nothing_is_missing_whichever_is_killed(tmp_path, make_child, make_subsc
     stats = subscriber.stats()
     assert (stats.lost, stats.balanced) == (0, True)
 
-
-pytest.importorskip("recovery.log")
 
 FEED = "mold://239.192.77.5:{}?interface=127.0.0.1&request=127.0.0.1:{}"
 COUNT = 500

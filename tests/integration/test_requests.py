@@ -17,10 +17,7 @@ from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
 from p2pmsg.testing.proxy import TcpProxy
 from p2pmsg.wire import Frame
-from tests.integration.commands import eventually
-from tests.integration.peers import DEADLINE_S, in_threads
-
-LOOPBACK = "tcp://127.0.0.1:0"
+from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually, in_threads
 
 
 @pytest.fixture
@@ -352,7 +349,6 @@ else:
         requester = p2pmsg.Requester(sys.argv[1])
     os._exit(0)
 """
-
 WORKS = """
 import os, sys, time, p2pmsg
 place, done, dies = sys.argv[1:]

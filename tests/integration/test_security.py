@@ -11,10 +11,9 @@ from p2pmsg import App, Publisher, Pusher, Relay, Subscriber, metrics
 from p2pmsg.errors import AuthenticationError, ConfigError
 from p2pmsg.log import LogConfig
 from tests.endpoints import lasting_endpoint
-from tests.unit.transports.sockets import eventually
+from tests.integration.peers import LOOPBACK, eventually
 from transports.curve import key_text
 
-LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
 
 

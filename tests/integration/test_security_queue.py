@@ -7,9 +7,8 @@ import pytest
 from p2pmsg import Puller, Pusher
 from p2pmsg.errors import AuthenticationError
 from p2pmsg.queue.admin import LiveBox
-from tests.unit.transports.sockets import eventually
+from tests.integration.peers import LOOPBACK, eventually
 
-LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
 
 

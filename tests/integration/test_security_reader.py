@@ -5,10 +5,9 @@ import pytest
 from p2pmsg import Publisher, Relay
 from p2pmsg.errors import AccessDeniedError
 from p2pmsg.reader import HeadsWatch, RangeReader
+from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.secure import rewrite
-from tests.unit.transports.sockets import eventually
 
-LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from p2pmsg import Requester, Responder
 from p2pmsg.errors import AuthenticationError
+from tests.integration.peers import LOOPBACK
 
-LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
 DOUBLE = {"double": lambda n: 2 * n}
 

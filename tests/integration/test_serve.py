@@ -16,7 +16,7 @@ from p2pmsg.errors import ConfigError
 from p2pmsg.http import Gateway, GatewayConfig, bind, gateway, make_server
 from tests.endpoints import lasting_endpoint
 from tests.integration.peers import eventually
-from tests.unit.p2pmsg.webhooks.test_seen import no_file_above
+from tests.unit.p2pmsg.webhooks.test_parts import no_file_above
 
 TOKEN = "a-token-of-many-letters"
 

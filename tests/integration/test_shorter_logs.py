@@ -14,8 +14,6 @@ from p2pmsg import LogConfig, PublisherConfig
 from tests.endpoints import free_port, lasting_endpoint
 from tests.integration.peers import eventually, take
 
-pytest.importorskip("recovery.log")
-
 SMALL = PublisherConfig(frame_bytes=2048)
 COUNT = 2000
 
@@ -152,8 +150,6 @@ def test_no_more_is_reported_lost_than_may_have_been_accepted(
     assert str(report).startswith(f"lost at most {following - len(kept)} messages")
     assert following == 1000 if was_closed else 1000 <= following <= 6000
 
-
-pytest.importorskip("recovery.log")
 
 ENDPOINT = "ipc://{}/feed"
 

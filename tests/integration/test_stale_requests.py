@@ -10,7 +10,7 @@ import p2pmsg
 from p2pmsg import aio
 from p2pmsg.requests import frames
 from p2pmsg.wire import Frame
-from tests.integration.commands import eventually
+from tests.integration.peers import eventually
 from tests.integration.test_app import app, serve
 from tests.integration.test_requests import make_requester, make_responder
 

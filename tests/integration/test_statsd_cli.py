@@ -10,8 +10,8 @@ import sys
 import pytest
 
 import p2pmsg
-from tests.integration.commands import command, eventually, run_here
-from tests.integration.peers import ROOT
+from tests.integration.commands import command, run_here
+from tests.integration.peers import ROOT, eventually
 from tests.integration.statsd_tools import address, collecting, open_client
 
 ANYWHERE = ("--listen", "udp://127.0.0.1:0")

@@ -10,8 +10,6 @@ from tests.endpoints import free_port
 from tests.integration.peers import TOPIC, check_ledger, eventually, take
 from tests.integration.peers import check_exact as check_sequences
 
-pytest.importorskip("recovery.log")
-
 _group = itertools.count(1)
 
 

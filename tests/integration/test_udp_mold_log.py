@@ -14,8 +14,6 @@ from p2pmsg import LogConfig
 from tests.endpoints import free_port
 from tests.integration.peers import check_ledger, start_child, take
 
-pytest.importorskip("recovery.log")
-
 _group = itertools.count(1)
 LITTLE = 4096
 
@@ -83,8 +81,6 @@ def test_a_log_of_another_session_is_refused(make_feed):
     with pytest.raises(p2pmsg.ConfigError, match="log must be one of the session 'TUE'"):
         make_feed("TUE")
 
-
-pytest.importorskip("recovery.log")
 
 _RETURNED = struct.Struct("!Q")
 ROUNDS = 2

@@ -4,8 +4,7 @@ import pytest
 
 from p2pmsg.errors import AccessDeniedError
 from tests.endpoints import free_port
-from tests.integration.commands import eventually
-from tests.integration.peers import check_ledger, take
+from tests.integration.peers import check_ledger, eventually, take
 
 pytest.importorskip("cryptography")
 

@@ -4,12 +4,8 @@ import os
 
 import pytest
 
-from tests.unit.transports.sockets import (
-    LOOPBACK,
-    join,
-    socket_opener,
-    taken,
-)
+from tests.integration.peers import LOOPBACK
+from tests.unit.transports.sockets import join, socket_opener, taken
 from transports import (
     AddressError,
     ZmqSender,

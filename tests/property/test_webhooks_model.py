@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pmsg.webhooks.delivery import Failure, State
-from tests.unit.p2pmsg.webhooks.test_delivery import Endpoint, S
+from tests.unit.p2pmsg.webhooks.test_parts import Endpoint, S
 
 FAILURES = [
     Failure("refused"), Failure("500", 500), Failure("429", 429, 3.0), Failure("503", 503, 0.0),

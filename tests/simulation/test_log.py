@@ -7,11 +7,8 @@ import pytest
 
 from tests.simulation.profiles import EVERYTHING, TIGHT, Profile, build, run
 
-pytest.importorskip("recovery.log")
-
 CRASHES = {"log": True, "publisher_crashes_per_s": 5, "restart_delay": 0.05, "loss": 0.05}
 JOINERS = ("earliest", "latest", 5, "time")
-
 PROCESS = {
     "processes crash": Profile(CRASHES),
     "processes crash, little buffer": Profile({**CRASHES, "replay_bytes": 2000}, joiners=JOINERS),

@@ -11,8 +11,6 @@ import pytest
 from recovery import RangeSet
 from tests.simulation.faults import simulate
 
-pytest.importorskip("recovery.log")
-
 RUN_S = 0.4
 
 

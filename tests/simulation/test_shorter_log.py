@@ -14,8 +14,6 @@ import pytest
 from recovery import Loss
 from tests.simulation.faults import simulate
 
-pytest.importorskip("recovery.log")
-
 AWAY_S = 1.5
 """Nothing is published for so long, so that nobody's position is overtaken before he is there."""
 SHAPES = {

@@ -16,12 +16,11 @@ from p2pmsg.statsd.columns import PAD_BYTES, CodeKeys, split_columns
 from p2pmsg.statsd.grammar import DIALECTS, parse_line
 from p2pmsg.statsd.metric import BadLine, Kind, Metric, make_key
 from p2pmsg.statsd.snapshot import AggregateConfig, find_bins, read_sketch
-from tests.unit.p2pmsg.statsd.test_parser import mutated
+from tests.unit.p2pmsg.statsd.test_lines import mutated
 from tests.unit.p2pmsg.statsd.test_parts import rows_of
 
 PADDING = bytes(PAD_BYTES)
 DECIMAL = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")
-
 numbers = st.one_of(
     st.text("0123456789", min_size=1, max_size=18),
     st.from_regex(r"-?[0-9]{0,9}\.[0-9]{0,9}", fullmatch=True),
@@ -119,7 +118,6 @@ NAMES = ["a", "b.c", "a-name-that-is-longer-than-two-words", "x;t=1", "é"]
 VALUES = ["1", "0", "2.5", "-3", "+4", "1e2", "1:2", "", "x", "12345678.125", "-0.5", " 7", "007"]
 KINDS = ["c", "g", "ms", "h", "d", "s", "m", "q", "c\r", ""]
 EXTRA = ["", "", "|@0.5", "|@2", "|#a:b,c", "|#c,a:b", "|@0.1|#z", "|T5", "|c:id", "|x:y"]
-
 lines = st.one_of(
     st.builds(
         lambda name, value, kind, extra: f"{name}:{value}|{kind}{extra}".encode(),

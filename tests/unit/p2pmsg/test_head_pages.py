@@ -4,11 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pmsg import control
 from p2pmsg.control import Head, HeadPages, Heads, pages_of
-from p2pmsg.wire import Kind, control_frame
-from tests.unit.p2pmsg.frames import SESSION, welcome
-from tests.unit.p2pmsg.subscriber_talk import Talk
 
 PROBE = 7
 
@@ -55,18 +51,3 @@ def test_only_pages_in_their_order_make_a_whole(order):
         seen[probe] = [0] if n == 0 else [*seen[probe], n] if in_turn else []
         whole = book.take(probe, pages[n])
         assert (whole is not None) == (seen[probe] == [0, 1, 2])
-
-
-def test_a_subscriber_joins_with_the_last_page():
-    talk = Talk()
-    talk.hear(welcome())
-    probe = talk.probe().probe
-    *first, last = (control_frame(Kind.ECHO, probe, page) for page in pages_of(heads(3000)))
-    for page in first:
-        talk.hear(page)
-    assert not talk.core.peers[SESSION].joined
-    assert not talk.core.streams
-    talk.hear(last)
-    assert talk.core.peers[SESSION].joined
-    assert len(talk.core.streams) == 3000
-    assert control.PAGES_MAX > 65_536 * (255 + 31) // (256 * 1024)

@@ -1,12 +1,17 @@
-"""What a program imports: few names at the top, the rest by subject."""
+"""What a program imports, catches and calls: names, errors, arguments, and what is installed."""
 
 import importlib
+import inspect
 import subprocess
 import sys
 
 import pytest
 
 import p2pmsg
+import recovery.errors
+import recovery.log
+from p2pmsg import aio, errors, metrics
+from p2pmsg.aio import metrics as aio_metrics
 
 MODULES = (
     "aio", "app", "bridge", "config", "errors", "frames", "http", "log", "message", "metrics",
@@ -65,3 +70,193 @@ def test_what_is_not_used_is_not_imported(peers, unused):
 
     assert not set(unused) & set(ended.stdout.split()), ended.stderr
     assert "p2pmsg" in ended.stdout.split(), ended.stderr
+
+
+CLASSES = [
+    getattr(p2pmsg, name) for name in p2pmsg.__all__ if inspect.isclass(getattr(p2pmsg, name))
+]
+
+
+CLASSES.append(metrics.Client)
+
+
+def test_all_errors_are_exported_and_in_the_drawn_tree():
+    found = [
+        name
+        for name, each in vars(errors).items()
+        if inspect.isclass(each) and issubclass(each, p2pmsg.P2PError) and name[0] != "_"
+    ]
+    assert len(found) > 20
+    for name in found:
+        assert name in errors.__doc__
+
+
+def test_a_log_that_another_writer_has_raises_ours(tmp_path):
+    config = p2pmsg.LogConfig(tmp_path)
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", log=config):
+        with pytest.raises(p2pmsg.errors.LogInUseError) as caught:
+            p2pmsg.Publisher("tcp://127.0.0.1:0", log=config)
+        assert isinstance(caught.value, p2pmsg.P2PError)
+        assert isinstance(caught.value.__cause__, recovery.log.LogLockedError)
+        with pytest.raises(p2pmsg.errors.LogInUseError):
+            p2pmsg.Relay("tcp://127.0.0.1:1", "tcp://127.0.0.1:0", log=config)
+
+
+def test_a_log_that_is_none_raises_ours(tmp_path):
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", log=p2pmsg.LogConfig(tmp_path)) as publisher:
+        publisher.publish("t", 1)
+    (segment,) = tmp_path.glob("*.log")
+    segment.write_bytes(b"something else, and long enough to be looked at" * 10)
+    with pytest.raises(p2pmsg.errors.LogFormatError) as caught:
+        p2pmsg.Publisher("tcp://127.0.0.1:0", log=p2pmsg.LogConfig(tmp_path))
+    assert str(tmp_path) in caught.value.path
+    assert caught.value.offset == 0
+    assert str(caught.value) == str(caught.value.__cause__)
+
+
+def output_of(code):
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+ONLY = """
+import importlib.machinery, sys, sysconfig
+HAD = {"zmq", "msgpack", "msgspec", "crc32c"}
+
+class Bare:
+    \"\"\"Finds no third-party package but those that p2pmsg needs.\"\"\"
+
+    def find_spec(self, name, path=None, target=None):
+        root = name.partition(".")[0]
+        if root in HAD or root in sys.stdlib_module_names:
+            return None
+        found = importlib.machinery.PathFinder.find_spec(name, path)
+        if found is not None and "-packages" in str(found.origin):
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Bare())
+"""
+LOOKS = """
+import tempfile, p2pmsg
+from p2pmsg import *
+assert Publisher and Subscriber and LogConfig
+assert all(hasattr(p2pmsg, name) for name in p2pmsg.__all__)
+assert not hasattr(p2pmsg, "Frobnicator")
+group = "udp://239.255.77.1:47000?interface=127.0.0.1&ttl=0"
+log = p2pmsg.LogConfig(tempfile.mkdtemp())
+with p2pmsg.Publisher(group, log=log) as publisher, p2pmsg.Subscriber(group) as subscriber:
+    publisher.wait_for_subscribers(1, timeout=60.0)
+    publisher.publish("t", 1)
+    assert subscriber.receive(timeout=60.0).value == 1
+from p2pmsg.statsd import parse_line
+from p2pmsg.metrics import *
+assert parse_line and Client
+import p2pmsg.statsd
+try:
+    from p2pmsg.statsd import Collector
+except ModuleNotFoundError as error:
+    assert "p2pmsg.statsd.Collector needs the package" in str(error), error
+    assert "pip install 'p2pmsg[statsd]'" in str(error)
+else:
+    raise AssertionError
+from p2pmsg import errors, webhooks
+from p2pmsg.http import make_server
+assert webhooks.receive and webhooks.Endpoint("https://example.com")
+for make in (
+    lambda: webhooks.Sender("tcp://127.0.0.1:1", state="/nonexistent", endpoints=[]),
+    lambda: webhooks.Endpoint("https://example.com", secret="whsk_" + "A" * 43 + "="),
+    lambda: make_server(None),
+):
+    try:
+        make()
+    except errors.MissingExtraError as error:
+        assert isinstance(error, errors.ConfigError)
+        assert "pip install 'p2pmsg[" in str(error)
+    else:
+        raise AssertionError
+"""
+SPARK = """
+import spark_bridge
+assert not hasattr(spark_bridge, "LagListener")
+assert all(hasattr(spark_bridge, name) for name in spark_bridge.__all__)
+from spark_bridge import *
+assert configure and CommittedRows
+try:
+    spark_bridge.LagListener
+except AttributeError as error:
+    assert "pip install 'p2pmsg[spark]'" in str(error)
+else:
+    raise AssertionError
+"""
+
+
+@pytest.mark.parametrize("statement", [LOOKS, pytest.param(SPARK, marks=pytest.mark.long)])
+def test_with_nothing_but_what_is_needed_the_package_can_be_looked_at(statement):
+    output_of(ONLY + statement)
+
+
+PAIRS = {
+    "Publisher": (p2pmsg.Publisher, aio.Publisher),
+    "Subscriber": (p2pmsg.Subscriber, aio.Subscriber),
+    "Pusher": (p2pmsg.Pusher, aio.Pusher),
+    "Puller": (p2pmsg.Puller, aio.Puller),
+    "Requester": (p2pmsg.Requester, aio.Requester),
+    "Responder": (p2pmsg.Responder, aio.Responder),
+    "Relay": (p2pmsg.Relay, aio.Relay),
+    "Client": (metrics.Client, aio_metrics.Client),
+}
+TURNS = {"close_now", "next_deadline", "turn", "wait_fds"}
+MORE = {
+    "Publisher": {"begin", "open"},
+    "Subscriber": {"begin", "open"},
+    "Pusher": {"begin", "open"},
+    "Puller": {"begin", "open"},
+    "Requester": {"begin", "open"},
+    "Responder": {"begin", "open"},
+    "Relay": {"begin", "open"},
+    "Client": {"begin", "open"},
+}
+ARGUMENTS = {
+    # Tasks in place of threads.
+    ("Responder", "__init__"): ({"threads"}, {"tasks_max"}),
+    ("Puller", "run"): ({"threads"}, {"tasks"}),
+}
+
+
+def names(kind):
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def arguments(call):
+    return {
+        name: (each.kind, each.default)
+        for name, each in inspect.signature(call).parameters.items()
+        if name != "self"
+    }
+
+
+@pytest.mark.parametrize("peer", PAIRS)
+def test_the_names_are_the_same(peer):
+    threaded, here = map(names, PAIRS[peer])
+    assert here - threaded == TURNS | MORE.get(peer, set())
+    assert threaded - here == set()
+
+
+@pytest.mark.parametrize("peer", PAIRS)
+def test_the_arguments_are_the_same(peer):
+    threaded, here = PAIRS[peer]
+    for name in [*sorted(names(threaded) & names(here)), "__init__"]:
+        one, other = (
+            kind if name == "__init__" else getattr(kind, name) for kind in (threaded, here)
+        )
+        if not callable(one):
+            assert not callable(other), name
+            continue
+        fewer, more = ARGUMENTS.get((peer, name), (set(), set()))
+        before, after = arguments(one), arguments(other)
+        assert before.keys() - after.keys() == fewer, name
+        assert after.keys() - before.keys() == more, name
+        both = before.keys() & after.keys()
+        assert {key: before[key] for key in both} == {key: after[key] for key in both}, name
+        assert [key for key in before if key in both] == [key for key in after if key in both], name

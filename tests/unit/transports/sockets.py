@@ -3,19 +3,8 @@
 import contextlib
 import time
 
+from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
 from transports import ZmqReceiver, ZmqRecoveryClient, ZmqRecoveryServer, context
-
-LOOPBACK = "tcp://127.0.0.1:0"
-DEADLINE_S = 60.0
-
-
-def eventually(condition, deadline_s=DEADLINE_S):
-    """Return the first true value of `condition`; fail if there is none in time."""
-    deadline = time.monotonic() + deadline_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.001)
-    return value
 
 
 @contextlib.contextmanager

@@ -1,8 +1,7 @@
-"""Binding, closing and the context of the ZeroMQ sockets."""
+"""ZeroMQ's sockets: binding, closing, the context, keys, subscriptions one by one, frames."""
 
-import gc
+import logging
 import socket
-import subprocess
 import sys
 import threading
 
@@ -26,10 +25,12 @@ from transports import (
     ZmqRecoveryClient,
     ZmqRecoveryServer,
     ZmqSender,
+    free_zmq_frames,
     make_zmq_frame,
-    zmq_recovery,
+    parse_endpoint,
 )
-from transports.zmq_frame import SHARED_BYTES
+from transports.curve import CurveClient, CurveKeys, CurveServer, fingerprint, key_text, parse_key
+from transports.zmq_frame import SHARED_BYTES, sendable
 
 
 @pytest.fixture
@@ -137,98 +138,192 @@ def ended_context():
     return ended
 
 
-def run_script(script, *arguments):
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
-    return ran.stdout
+SERVER, CLIENT, STRANGER = CurveKeys.new(), CurveKeys.new(), CurveKeys.new()
 
 
-def test_a_forked_child_gets_a_new_context_that_works():
-    script = """
-import os, sys, warnings
-import transports as t
-warnings.simplefilter("ignore", DeprecationWarning)  # os.fork() with ZeroMQ's threads
+class Admitted:
+    """A set of keys, by which a server admits."""
 
-parents = t.context()
-assert t.context() is parents
-held = t.ZmqSender("tcp://127.0.0.1:0", context=parents)
-child = os.fork()
-if child == 0:
-    assert t.context() is not parents and t.context() is t.context()
-    held.close()
-    sender = t.ZmqSender("tcp://127.0.0.1:0", context=t.context(), welcome=b"hi")
-    receiver = t.ZmqReceiver(sender.endpoint, context=t.context())
-    receiver.subscribe(b"")
-    receiver.connect()
-    while not sender.receive_subscriptions():
-        pass
-    os._exit(0 if receiver.wait(20_000) and receiver.receive() == b"hi" else 1)
-assert os.waitpid(child, 0)[1] == 0
-held.close()
-assert t.context() is parents
-"""
-    run_script(script)
+    def __init__(self, *keys):
+        self.publics = {one.public for one in keys}
+
+    def __call__(self, public):
+        return key_text(public) if public in self.publics else None
 
 
-def test_frames_leave_after_close_and_exit_within_their_linger_time(opened):
-    # The server is this process, since it lives longer than the script that closes and ends.
-    server = opened(ZmqRecoveryServer, LOOPBACK, queue_frames=2000)
-    script = """
-import sys, transports as t
-client = t.ZmqRecoveryClient(sys.argv[1], context=t.context(), queue_frames=2000)
-client.connect()
-for number in range(1000):
-    assert client.send(b"%d" % number)
-client.close(60_000)
-"""
-    run_script(script, server.endpoint)
-    frames = [eventually(server.receive)[1] for _ in range(1000)]
-    assert frames == [b"%d" % number for number in range(1000)]
+def server_of(*keys):
+    return CurveServer(SERVER, Admitted(*keys))
 
 
-def test_a_server_goes_on_with_whole_messages_after_an_exception_at_any_line(opened):
-    server, client = recovery_pair(opened)
-    other = opened(ZmqRecoveryClient, server.endpoint)
-    other.connect()
+def client_of(keys=CLIENT, server=SERVER):
+    return CurveClient(keys, server.public)
 
-    def answer():
-        requester, frame = eventually(server.receive)
-        server.reply(requester, frame)
-        return frame
 
-    left = 1
+def request(client, server, frame=b"request"):
+    """Send until it is answered, as libzmq drops what is sent without a connection."""
 
-    def trace(frame, event, _):
-        nonlocal left
-        if frame.f_code.co_filename != zmq_recovery.__file__:
-            return None
-        left -= event == "line"
-        if left == 0 and event == "line":
+    def received():
+        client.check()
+        client.send(frame)
+        return server.receive()
+
+    return eventually(received)
+
+
+def test_a_socket_with_keys_says_once_that_its_connection_has_returned(opened):
+    server = opened(ZmqRecoveryServer, LOOPBACK, curve=server_of(CLIENT))
+    client = opened(ZmqRecoveryClient, server.endpoint, curve=client_of())
+    client.connect()
+    assert request(client, server)
+    assert not client.has_returned()
+    client.reconnect()
+    eventually(lambda: (client.check(), client.has_returned())[1])
+    assert not client.has_returned()
+
+
+def test_keys_show_their_fingerprint_only():
+    secret = key_text(SERVER.secret)
+    shown = f"{SERVER!r} {SERVER} {server_of()!r} {client_of()!r}"
+    assert fingerprint(SERVER.public) in shown
+    assert secret not in shown
+    assert repr(SERVER.secret) not in shown
+    assert len(fingerprint(SERVER.public)) == 16
+    assert CurveKeys.of_secret(SERVER.secret) == SERVER
+    assert parse_key(key_text(SERVER.public)) == SERVER.public
+
+
+@pytest.mark.parametrize("text", ["", "a" * 42, "a" * 44, "a" * 42 + "B", "a" * 42 + "=", "ä" * 43])
+def test_what_is_no_key_is_refused_and_not_shown(text):
+    with pytest.raises(ValueError, match="43 characters") as caught:
+        parse_key(text)
+    assert not text or text not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "option", ["key=abc", "key=", "kex=" + "a" * 43, "key=" + "a" * 43 + "&key=" + "a" * 43]
+)
+def test_a_pinned_key_that_is_none_is_refused(option):
+    for place in ("tcp://prices:5556", "ipc:///run/feed"):
+        if place.startswith("ipc") and not option.startswith("key"):
+            continue  # there, it is part of the path
+        with pytest.raises(EndpointError, match=r"option|key") as caught:
+            parse_endpoint(f"{place}?{option}")
+        assert caught.value.part == "option"
+
+
+def test_keys_are_for_one_side_each(opened):
+    with pytest.raises(ValueError, match="binds is a CurveServer"):
+        opened(ZmqSender, LOOPBACK, curve=client_of())
+    with pytest.raises(ValueError, match="connects is a CurveClient"):
+        opened(ZmqReceiver, "tcp://127.0.0.1:9", curve=server_of())
+    with pytest.raises(EndpointError, match="inproc:// stays within the process"):
+        opened(ZmqSender, "inproc://keys", curve=server_of())
+    with pytest.raises(EndpointError, match="a key is pinned where one connects"):
+        opened(ZmqSender, f"tcp://127.0.0.1:0?key={key_text(SERVER.public)}")
+
+
+def test_an_admission_that_raises_refuses_one_connection_and_no_other(opened, caplog):
+    def admits(public):
+        if public == STRANGER.public:
+            raise OSError("the file is away")
+        return "x" * 256 if public == SERVER.public else "known"
+
+    server = opened(ZmqRecoveryServer, LOOPBACK, curve=CurveServer(SERVER, admits))
+    with caplog.at_level(logging.WARNING, "p2pmsg"):
+        for keys in (STRANGER, SERVER):
+            bad = opened(ZmqRecoveryClient, server.endpoint, curve=client_of(keys))
+            bad.connect()
+            eventually(bad.check)
+            bad.close()
+    assert "could not be checked: OSError('the file is away')" in caplog.text
+    assert server.domain.refused >= 2
+    good = opened(ZmqRecoveryClient, server.endpoint, curve=client_of())
+    good.connect()
+    request(good, server)
+    assert server.user == "known"
+
+
+FEED_KEYS, ANN, BOB = CurveKeys.new(), CurveKeys.new(), CurveKeys.new()
+NAMES = {key_text(ANN.public): "ann", key_text(BOB.public): "bob"}
+
+
+class Feed:
+    """A sender, who may have what of it, and its receivers."""
+
+    def __init__(self, opened, endpoint=LOOPBACK, **options):
+        self.rules = {("ann", b"a\0"), ("ann", b"b"), ("bob", b"b"), ("ann", b"\0"), ("bob", b"\0")}
+        self.opened = opened
+        self.notes = []
+        self.sender = opened(
+            ZmqSender, endpoint, curve=CurveServer(FEED_KEYS, key_text),
+            allows=self.allows, **options,
+        )  # fmt: skip
+
+    def allows(self, user, prefix):
+        return (NAMES.get(user, user), prefix) in self.rules
+
+    def receiver(self, keys, *prefixes):
+        curve = CurveClient(keys, FEED_KEYS.public)
+        receiver = self.opened(ZmqReceiver, self.sender.endpoint, curve=curve)
+        for prefix in (b"\0", *prefixes):
+            receiver.subscribe(prefix)
+        receiver.connect()
+        return receiver
+
+    def turn(self):
+        self.notes += self.sender.receive_subscriptions()
+
+    def has(self, receiver, frame):
+        """Wait until a frame reaches a receiver; returns what came before it."""
+        found = []
+
+        def came():
+            self.turn()
+            self.sender.send(frame)
+            self.sender.send(b"\0")
+            while (data := receiver.receive()) is not None:
+                found.append(data)
+            return frame in found
+
+        eventually(came)
+        return set(found)
+
+
+def test_subscriptions_that_are_refused_count_for_the_bounds():
+    with socket_opener() as opened:
+        feed = Feed(opened)
+        feed.sender.connections.subscriptions_max = 50
+        feed.receiver(BOB, *(b"%d" % number for number in range(60)))
+        eventually(lambda: feed.turn() or feed.sender.connections.oversubscribed)
+        feed.turn()
+        assert all(len(one.prefixes) <= 51 for one in feed.sender.allowed._subscribers.values())
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+@pytest.mark.parametrize("size", [0, 1, SHARED_BYTES - 1, SHARED_BYTES, 5 * SHARED_BYTES])
+def test_a_frame_is_a_copy_in_bytes_or_in_zeromqs_memory(kind, size):
+    data = kind(range(256)) * (size // 256 + 1)
+    data = data[:size]
+    frame = make_zmq_frame(data)
+    assert frame == data
+    assert len(frame) == size
+    assert type(frame) is (bytes if size < SHARED_BYTES else memoryview)
+    assert type(bytes(frame)) is bytes
+
+
+def test_only_a_whole_frame_is_sent_out_of_its_memory():
+    frame = make_zmq_frame(bytes(SHARED_BYTES))
+    assert sendable(frame) is frame.obj
+    for other in (frame[1:], frame[:-1], memoryview(b"abc"), b"abc"):
+        assert sendable(other) is other
+
+
+def test_what_a_handler_raises_where_pyzmq_frees_a_frame_is_raised():
+    class Freed:
+        def __del__(self):
             raise KeyboardInterrupt
-        return trace
 
-    for number in range(1, 40):
-        client.send(b"struck")
-        eventually(server.has_message)
-        left = number
-        gc.disable()  # else it may strike what other tests left to be finalized
-        sys.settrace(trace)
-        try:
-            answer()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
-            gc.enable()
-        server.resync()
-        other.send(b"%d" % number)
-        while answer() != b"%d" % number:
-            pass
-        assert eventually(other.receive) == b"%d" % number
-    assert left > 0
-    assert server.malformed == 0
+    before = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt):
+        free_zmq_frames([Freed()])
+    assert sys.unraisablehook is before

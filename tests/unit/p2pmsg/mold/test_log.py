@@ -2,12 +2,7 @@
 
 import errno
 
-import pytest
-
 from p2pmsg.mold import codec
-
-pytest.importorskip("recovery.log")
-
 from p2pmsg.mold.log import MoldLog
 from recovery.log import LogConfig
 

@@ -9,7 +9,6 @@ from p2pmsg.multicast import group_keys, keys
 from p2pmsg.multicast.group_keys import (
     AGAIN_NS,
     CONFIRM_NS,
-    REVOKE_NS,
     ROTATE_NS,
     GroupKeys,
 )
@@ -64,33 +63,6 @@ class Group:
         view = memoryview(datagram)
         opened = self.rings[subscriber].open_train(0, view, 0, len(view), invalid)
         return opened is not None and opened.datagrams == 1
-
-
-def test_who_has_all_is_not_answered_and_who_only_confirms_neither():
-    group = Group()
-    group.join(1)
-    assert not group.say_held(1)
-    for ids in ([], group.rings[1].ids(SESSION)):
-        assert not group.say_held(1, ids=ids, asks=False)
-    group.keys.dismiss(1)
-    assert not group.say_held(1, asks=False)
-    assert group.keys.receivers == 0
-
-
-def test_one_without_its_own_key_gets_another_one_and_never_counts_again():
-    group = Group()
-    ring = group.join(1)
-    first = ring.own(SESSION)
-    group.say_held(1, ids=[])  # its process began again, or the answer was lost
-    second = ring.own(SESSION)
-    assert first.secret.key != second.secret.key
-    for own in (first, second):  # it may not have come yet
-        assert group.keys.open(own.seal(b"a frame")) == (1, b"a frame")
-    for _ in range(group_keys.OWN_MAX):
-        group.say_held(1, ids=[])
-    with pytest.raises(FrameError, match="key"):
-        group.keys.open(second.seal(b"a frame"))
-    assert len(group.keys._openers) == group_keys.OWN_MAX
 
 
 def test_the_next_key_is_used_once_all_who_joined_have_confirmed_it():
@@ -214,30 +186,6 @@ def test_a_key_is_not_used_for_ever(why, monkeypatch):
     group.tick()
     group.tick()
     assert group.keys.rotations == 1
-
-
-def test_a_user_that_is_revoked_opens_nothing_within_a_second():
-    group = Group()
-    group.join(1, "one")
-    group.join(2, "two")
-    own = group.rings[1].own(SESSION)
-    group.keys.rotate(now_ns=group.now_ns)
-    group.tick(lose=[2])  # it has the next key, too
-    assert group.keys.revoke("one", now_ns=group.now_ns) == 1
-    assert group.tick() == [2]
-    group.tick()
-    datagram = group.keys.group.seal(b"a frame")
-    assert group.opens(2, datagram)
-    assert not group.opens(1, datagram)
-    with pytest.raises(FrameError):
-        group.keys.open(own.seal(b"a frame"))
-    group.join(3, "three")
-    group.keys.revoke("two", now_ns=group.now_ns)
-    group.tick(lose=[3])
-    group.now_ns += REVOKE_NS
-    group.tick(lose=[3])
-    assert not group.opens(2, group.keys.group.seal(b"a frame"))
-    assert group.keys.revoke("nobody", now_ns=group.now_ns) == 0
 
 
 def test_a_user_that_may_not_subscribe_gets_no_keys():

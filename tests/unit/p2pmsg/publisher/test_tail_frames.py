@@ -16,11 +16,8 @@ from p2pmsg.publisher import batch as batch_module
 from p2pmsg.publisher import tail_frames
 from p2pmsg.publisher.batch import Batch
 from p2pmsg.publisher.tail_frames import ends_of_values, frame_of
-from tests.unit.p2pmsg.interrupts import interrupt_at
-
-pytest.importorskip("recovery.log")
-
 from recovery.log import MemoryStore, Tail, TailContent, TailSlot
+from tests.unit.p2pmsg.interrupts import interrupt_at
 
 TOPIC, SESSION = "é/t", 2**63 + 5
 PREFIX = wire.stream_prefix(TOPIC, SESSION)

@@ -6,7 +6,6 @@ import threading
 import pytest
 
 import p2pmsg
-from p2pmsg import aio
 from p2pmsg.app import DeadLetter, Event, Retry
 from p2pmsg.errors import HandlerError, RemoteError
 from p2pmsg.testing import VirtualNetwork
@@ -48,38 +47,6 @@ def test_what_a_killed_process_was_asked_is_asked_of_the_next_one():
         p2pmsg.Responder(PRICES, {"price": lambda _: 5}).start()
     assert requester.request("price", timeout=1.0) == 5
     assert began == [1]
-
-
-def test_tasks_ask_while_the_networks_time_passes():
-    async def main(network):
-        async def square(number):
-            await network.sleep(10.0)
-            return number**2
-
-        with network.process():
-            responder = aio.Responder(PRICES, {"square": square})
-        with network.process():
-            requester = aio.Requester(PRICES)
-        async with responder, requester:
-            often = {"timeout": 60.0, "attempts_max": 60}
-            asked = [requester.request("square", n, **often) for n in range(5)]
-            assert await asyncio.gather(*asked) == [0, 1, 4, 9, 16]
-        assert 10.0 <= network.now < 60.0
-
-    asyncio.run(main(VirtualNetwork(seed=1, lossy=0.1)))
-
-
-def test_nothing_passes_between_two_processes_that_are_parted():
-    network = VirtualNetwork(seed=1)
-    shop, asks = network.process("shop"), network.process("asks")
-    with shop:
-        p2pmsg.Responder(PRICES, {"price": len}).start()
-    with asks:
-        requester = p2pmsg.Requester(PRICES)
-    network.partition(shop, asks, 2.0)
-    with pytest.raises(TimeoutError):
-        requester.request("price", "x", timeout=1.0)
-    assert requester.request("price", "x", timeout=5.0) == 1
 
 
 def app_of(got, threads=None):
