@@ -179,6 +179,13 @@ class LoopDriver(TaskDriver):
             return
         try:
             wait_ns = self.take_turn()
+            if self.stopping:
+                return
+            self._watch(self.peer.fds())
+            if wait_ns <= 0:
+                self.wake()
+            else:
+                self._expect(wait_ns)
         except BaseException as error:  # it must go on: without it nothing is repaired
             if self.stopping:
                 return
@@ -188,14 +195,6 @@ class LoopDriver(TaskDriver):
                 raise
             if not transports.ended_at_exit(error):
                 _log.exception("%s: its turn failed; it goes on", self.peer.name)
-            return
-        if self.stopping:
-            return
-        self._watch(self.peer.fds())
-        if wait_ns <= 0:
-            self.wake()
-        else:
-            self._expect(wait_ns)
 
     def _rest_until(self, deadline_ns: int | None) -> None:
         """Have a turn taken when something comes or is due; soon where that is now."""

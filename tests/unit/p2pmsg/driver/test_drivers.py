@@ -265,6 +265,24 @@ def test_what_another_thread_wakes_takes_a_turn_soon():
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
+def test_a_loop_goes_on_where_what_follows_a_turn_fails(caplog):
+    async def main():
+        async with AioBox() as box:
+            peer = box.peer
+            peer.next_deadline_ns = lambda: peer.now_ns() + 1_000_000
+            box.driver.wake()
+            await asyncio.sleep(0.01)  # all turns are the timer's by now
+            peer.fds_fail.append(MemoryError())
+            while peer.fds_fail:
+                await asyncio.sleep(0.001)
+            before = peer.turns
+            while peer.turns == before:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    assert "its turn failed; it goes on" in caplog.text
+
+
 def test_a_call_that_never_waits_lets_others_run():
     async def main():
         async with AioBox() as box:

@@ -25,6 +25,7 @@ class LetterBox(Peer):
         self.turns = self.resyncs = self.kept = 0
         self.closed = self.abandoned = False
         self.fails = []
+        self.fds_fail = []
         self.to_keep = deque()
 
     def turn(self, now_ns):
@@ -39,6 +40,8 @@ class LetterBox(Peer):
             self.letters.append(data)
 
     def fds(self):
+        if self.fds_fail:
+            raise self.fds_fail.pop()
         return self._fds
 
     def next_deadline_ns(self):
