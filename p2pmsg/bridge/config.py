@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from p2pmsg.toolkit import check, check_fields, check_topic
+from p2pmsg.toolkit import check_fields
 
-TOPICS_AT: Final = ("part", "prefix", "none")
-CODECS: Final = ("bytes", "json", "msgpack")
 TopicAt = Literal["part", "prefix", "none"]
 Codec = Literal["bytes", "json", "msgpack"]
 COMMIT_INTERVAL_S: Final = 0.1
@@ -59,11 +57,3 @@ class BridgeConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, queue_messages=(1, _QUEUE_MAX), part_bytes_max=(1, _PART_BYTES_MAX))
-
-
-def check_choices(topic: str, topic_at: str | None, codec: str) -> None:
-    """Check what `Bridge` takes; `MessageError` for the topic, `ConfigError` for the others."""
-    check_topic(topic)
-    ok = topic_at is None or topic_at in TOPICS_AT
-    check("topic_at", topic_at, ok, "one of " + ", ".join(TOPICS_AT))
-    check("codec", codec, codec in CODECS, "one of " + ", ".join(CODECS))

@@ -12,7 +12,6 @@ from p2pmsg.bridge.config import (
     PREFETCH,
     SURVEY_S,
     BridgeConfig,
-    check_choices,
 )
 from p2pmsg.bridge.connection import Connection
 from p2pmsg.bridge.endpoint import KINDS, OurEnd, PlainEnd, parse_end
@@ -35,7 +34,7 @@ from p2pmsg.bridge.sequences import Sequences
 from p2pmsg.bridge.shapes import Reader, Writer
 from p2pmsg.errors import ConfigError
 from p2pmsg.plain import PlainSocket, sp_socket, zmq_socket
-from p2pmsg.toolkit import check
+from p2pmsg.toolkit import check, check_topic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +90,7 @@ class Ends:
 
 def open_ends(wishes: Wishes) -> Ends:
     """Open both ends, the target first; raises what `Bridge` says. All is open, or nothing."""
-    check_choices(wishes.topic, wishes.topic_at, wishes.codec)
+    check_topic(wishes.topic)
     source, target = parse_end(wishes.source), parse_end(wishes.target)
     source, target = _with_role(source, target), _with_role(target, source)
     _check(wishes, source, target)

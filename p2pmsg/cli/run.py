@@ -8,16 +8,13 @@ import traceback
 
 from p2pmsg.app import App
 from p2pmsg.cli import arguments as kinds
-from p2pmsg.cli.command import UsageError, command, flag, note, option
-from p2pmsg.cli.reloading import run_again_when_changed
+from p2pmsg.cli.command import UsageError, command, note, option
 from p2pmsg.cli.secured import SECURITY, security_of
 
 
 @command(
     "run",
     option("app", "where the app is: MODULE:NAME, or MODULE for the name app", "MODULE:APP"),
-    flag("--reload", "restart it when a .py file below the current directory changes, for "
-         "development"),
     option("--stop-timeout", "how long handlers may take to end when it stops, in seconds "
            "(default: as the app says)", "S", kinds.seconds),
     *SECURITY,
@@ -33,15 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     For example:
       p2pmsg run prices:app
-      p2pmsg run shop.orders --reload
+      p2pmsg run shop.orders
     """
-    if arguments.reload:
-        return run_again_when_changed(lambda: _run(arguments))
-    _run(arguments)
-    return 0
-
-
-def _run(arguments: argparse.Namespace) -> None:
     security = security_of(arguments)
     app = load_app(arguments.app)
     if arguments.stop_timeout is not None:
@@ -53,6 +43,7 @@ def _run(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{arguments.app!r} has no handlers")
     note("run", f"{arguments.app} runs with {', '.join(each.name for each in handlers)}")
     app.run()
+    return 0
 
 
 def load_app(target: str) -> App:

@@ -65,7 +65,6 @@ class Channel:
         endpoint: where to.
         state: the sender's folder; the channel has one in it.
         report: gets each event.
-        resolver: aiohttp's, or None.
 
     Raises:
         LogInUseError: another sender has the folder.
@@ -80,7 +79,6 @@ class Channel:
         endpoint: Endpoint,
         state: Path,
         report: Callable[[HookEvent], None],
-        resolver: Any = None,
     ) -> None:
         self._subscribe = subscribe
         self._endpoint = endpoint
@@ -91,7 +89,7 @@ class Channel:
         rng, batch_max = Random(SystemRandom().getrandbits(64)), _BATCH_MAX if self._is_batch else 1
         self._core = Delivery(endpoint, rng, batch_max=batch_max)
         self._loop = asyncio.get_running_loop()
-        self._client = Client(endpoint, resolver)
+        self._client = Client(endpoint)
         self._stats = self._core.stats
         self._subscriber: Subscriber | None = None
         self._space = asyncio.Event()

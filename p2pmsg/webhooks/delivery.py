@@ -161,7 +161,7 @@ class Delivery:
         self._unacknowledged: dict[Hashable, deque[Item]] = {}
         self._committable: dict[Hashable, Item] = {}
         self._streak = 0
-        self._hold_ns = self._next_ns = self._probe_ns = 0
+        self._hold_ns = self._probe_ns = 0
         self._cooldown_s = 0.0
         self._is_probing = False
 
@@ -204,8 +204,6 @@ class Delivery:
             item.is_probe = self.stats.is_open
         self.stats.in_flight += 1
         self.stats.requests += 1
-        if self._endpoint.rate is not None:
-            self._next_ns = now_ns + int(_S / self._endpoint.rate)
         return items
 
     def succeeded(self, items: Sequence[Item], now_ns: int, status: int = 200) -> None:
@@ -288,7 +286,7 @@ class Delivery:
         if stats.stopped is not None or is_busy or not self._heap:
             return None
         due_ns = self._probe_ns if stats.is_open else self._heap[0][0]
-        return max(due_ns, self._hold_ns, self._next_ns)
+        return max(due_ns, self._hold_ns)
 
     def held_ns(self, now_ns: int) -> int:
         """Return for how long nothing is sent yet, since a `Retry-After` asked for that."""

@@ -80,9 +80,6 @@ class Endpoint:
     first is of no use and 0. After the last one fails the message becomes a dead letter. Default:
     Standard Webhooks' schedule, 10 attempts in 75 hours."""
 
-    rate: float | None = None
-    """Requests a second at most. Default: as many as there are."""
-
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What is sent in addition, such as `Authorization`."""
 
@@ -95,7 +92,7 @@ class Endpoint:
     one where the URL may change."""
 
     def __post_init__(self) -> None:
-        check_fields(self, concurrency=1, rate=0.001, timeout=0.001)
+        check_fields(self, concurrency=1, timeout=0.001)
         parts = _checked_url(self.url)
         if self.scheme == "standard":
             signers(self.secret)

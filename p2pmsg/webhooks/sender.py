@@ -58,8 +58,6 @@ class Sender(ClosesItself):
         name: the subscribers' name, for people.
         on_event: gets each `HookEvent`, in the sender's thread; it should not block. An exception
             that it raises is logged. Default: events are only logged, as warnings.
-        resolver: aiohttp's `AbstractResolver` that looks names up. Default: the system's. What it
-            returns is checked as any other address.
         security: keys for the connections to the publishers; one that refuses them is tried again.
             Default None: open.
 
@@ -83,7 +81,6 @@ class Sender(ClosesItself):
         start: str | int | datetime = "latest",
         name: str = "",
         on_event: Callable[[HookEvent], object] | None = None,
-        resolver: Any = None,
         security: "Security | None" = None,
     ) -> None:
         import_aiohttp()
@@ -103,7 +100,7 @@ class Sender(ClosesItself):
         self._thread = threading.Thread(target=self._live, name="p2pmsg-webhooks", daemon=True)
         self._thread.start()
         try:
-            self._call(self._open(subscribe, given, resolver))
+            self._call(self._open(subscribe, given))
         except BaseException:
             self.close(timeout=0)
             raise
@@ -229,14 +226,12 @@ class Sender(ClosesItself):
     def _call(self, coroutine: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    async def _open(
-        self, subscribe: Callable[..., Subscriber], endpoints: list[Endpoint], resolver: Any
-    ) -> None:
+    async def _open(self, subscribe: Callable[..., Subscriber], endpoints: list[Endpoint]) -> None:
         async with self._changing:
             for endpoint in endpoints:
                 if self._closed:
                     return  # Ctrl-C: who waited for this has called `close`
-                channel = Channel(subscribe, endpoint, self._state, self._report, resolver)
+                channel = Channel(subscribe, endpoint, self._state, self._report)
                 self._channels[endpoint.name] = channel
                 await channel.open()
 
@@ -259,8 +254,6 @@ def _checked(endpoints: Sequence[Endpoint]) -> list[Endpoint]:
         raise ConfigError("endpoints", "at least one Endpoint", found)
     names: set[str] = set()
     for each in found:
-        if not isinstance(each, Endpoint):
-            raise ConfigError("endpoints", "Endpoints", type(each).__name__)
         check("name", each.name, each.name not in names, "of one endpoint only")
         check_topics(each.topics)
         names.add(each.name)

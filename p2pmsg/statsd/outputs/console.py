@@ -17,7 +17,6 @@ class ConsoleOutput:
     Args:
         file: where to write. Default: standard output.
         rows_max: how many metrics are shown. Default 40.
-        idle: whether idle metrics are shown too. Default False.
 
     Attributes:
         is_unread: whether the reader of the output has gone, as with `| head`.
@@ -27,7 +26,7 @@ class ConsoleOutput:
     name = "console"
 
     @checked(rows_max=1)
-    def __init__(self, file: Any = None, *, rows_max: int = 40, idle: bool = False) -> None:
+    def __init__(self, file: Any = None, *, rows_max: int = 40) -> None:
         from rich.console import Console
         from rich.live import Live
 
@@ -38,7 +37,7 @@ class ConsoleOutput:
 
         self.is_unread = False
         self._console = PatientConsole(file=file, highlight=False)
-        self._rows_max, self._idle = rows_max, idle
+        self._rows_max = rows_max
         self._rows: list[Row] = []
         self._left_out = 0
         self._flushes = 0
@@ -53,7 +52,7 @@ class ConsoleOutput:
 
     def write(self, row: Row) -> None:
         """Keep `row` where it is one of the busiest."""
-        if self._idle or _weight(row) > 0 or row.kind is Kind.GAUGE:
+        if _weight(row) > 0 or row.kind is Kind.GAUGE:
             self._rows.append(row)
         if len(self._rows) > 4 * self._rows_max:
             self._shrink()

@@ -19,8 +19,8 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
-from p2pmsg.errors import ConfigError
 from p2pmsg.statsd.grammar import clean_name
 from p2pmsg.statsd.metric import OWN_PREFIX, Kind, number_text
 from p2pmsg.statsd.outputs.base import Output
@@ -137,11 +137,9 @@ class GraphiteOutput(Output):
         host: str,
         port: int | None = None,
         *,
-        protocol: str = "plaintext",
+        protocol: Literal["plaintext", "pickle"] = "plaintext",
         names: GraphiteNames | None = None,
     ) -> None:
-        if protocol not in _PORTS:
-            raise ConfigError("protocol", f"one of {', '.join(_PORTS)}", protocol)
         self._address = (host, port or _PORTS[protocol])
         self._pickles = protocol == "pickle"
         self._names = names or GraphiteNames()

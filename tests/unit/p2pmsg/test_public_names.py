@@ -47,8 +47,7 @@ UNUSED = {
         "p2pmsg.multicast.datagram", "p2pmsg.multicast.sender", "p2pmsg.queue", "p2pmsg.reader",
         "p2pmsg.relay", "p2pmsg.requests", "p2pmsg.stats", "p2pmsg.subscriber.group",
         "p2pmsg.peers.commits", "p2pmsg.testing", "recovery.log",
-        "ssl", "transports.diagnosis", "transports.memory",
-        "transports.udp",
+        "ssl", "transports.memory", "transports.udp",
     ),
     "Publisher": ("p2pmsg.subscriber",),
 }  # fmt: skip
