@@ -3,6 +3,6 @@
 from p2pmsg.peers.threads.heads_watch import HeadsWatch
 from p2pmsg.peers.threads.range_reader import RangeReader
 from p2pmsg.ranges.heads import Heads, StreamHead
-from p2pmsg.ranges.sessions import SessionEntry
+from p2pmsg.ranges.place import SessionEntry
 
 __all__ = ["Heads", "HeadsWatch", "RangeReader", "SessionEntry", "StreamHead"]

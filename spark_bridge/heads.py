@@ -16,7 +16,7 @@ from spark_bridge.errors import BridgeError, OptionError
 from spark_bridge.keys import security_of
 from spark_bridge.options import SourceOptions, read_peers_file
 from spark_bridge.selection import Start, known_topics
-from spark_bridge.session_directory import NO_TOPICS, PeerView
+from spark_bridge.session_directory import NO_TOPICS, PeerView, SessionDirectory
 
 FIRST_WAIT_SECONDS: Final = 2.0
 """How long the first look waits for peers; one that has not answered by then joins later."""
@@ -24,9 +24,6 @@ _REREAD_SECONDS: Final = 1.0
 _FORMER_MAX: Final = 256
 """How many ended sessions of an endpoint are remembered, with their last heads."""
 _THREADS_MAX: Final = 32
-_GRACE_SECONDS: Final = 5.0
-"""How long a session may be missing at a relay before it has ended: a relay that was started again
-connects to its publishers one after the other."""
 _AT_TIME_SECONDS: Final = 5.0
 _log: Final = logging.getLogger("spark_bridge")
 
@@ -39,8 +36,7 @@ class PeersWatch:
         self._changed_at = 0
         self._reread_at = 0.0
         endpoints = options.endpoints()
-        self._views: dict[str, PeerView] = {peer: PeerView() for peer in endpoints}
-        self._missing: dict[tuple[str, int], float] = {}
+        self._directory = SessionDirectory({peer: PeerView() for peer in endpoints})
         self._warned: set[str] = set()
         self._fresh = True
         self._version = -1
@@ -48,8 +44,8 @@ class PeersWatch:
             endpoints, topics=known_topics(options), security=security_of(options.keys)
         )
 
-    def views(self) -> dict[str, PeerView]:
-        """Return what is known of each peer; the same dict as before where that has not changed.
+    def directory(self) -> SessionDirectory:
+        """Return what is known of the peers; the same object as before where nothing has changed.
 
         It waits only for peers that have never been asked.
 
@@ -61,19 +57,18 @@ class PeersWatch:
         if self._fresh:
             self._fresh = False
             self._watch.wait_until_asked(FIRST_WAIT_SECONDS)
-        version = self._watch.version
-        if version == self._version and not self._missing:
-            return self._views
+        known, version = self._directory.views, self._watch.version
+        if version == self._version:
+            return self._directory
         self._version = version
         denied = self._watch.denied()
         views = {
             endpoint: self._view(endpoint, found, denied.get(endpoint, ()))
             for endpoint, found in self._watch.sessions().items()
         }
-        known = self._views
         if len(views) != len(known) or any(known.get(each) is not views[each] for each in views):
-            self._views = views
-        return self._views
+            self._directory = SessionDirectory(views)
+        return self._directory
 
     def reasons(self) -> dict[str, str]:
         """Return why peers cannot be asked, by endpoint, where that is known."""
@@ -89,13 +84,11 @@ class PeersWatch:
         found: tuple[p2pmsg.reader.Heads, ...] | None,
         errors: Iterable[p2pmsg.errors.AccessDeniedError],
     ) -> PeerView:
-        view = self._views.get(endpoint, PeerView())
+        view = self._directory.views.get(endpoint, PeerView())
         reachable = self._watch.is_reachable(endpoint)
         self._report(endpoint, reachable)
         sessions = view.sessions if found is None else {heads.session: heads for heads in found}
         is_relay = self._watch.is_relay(endpoint)
-        if is_relay:
-            sessions = self._with_missing(endpoint, view, dict(sessions))
         denied = {error.topic: error for error in errors}
         if (
             view.reachable == reachable
@@ -119,20 +112,6 @@ class PeersWatch:
         former = tuple(heads for heads in view.former if heads.session not in sessions)
         kept = (*former, *gone)[-_FORMER_MAX:]
         return PeerView(sessions, kept, born, reachable, is_relay, denied)
-
-    def _with_missing(
-        self, endpoint: str, view: PeerView, sessions: dict[int, p2pmsg.reader.Heads]
-    ) -> dict[int, p2pmsg.reader.Heads]:
-        """Return a relay's sessions with those that it has not had for a short time only."""
-        now = time.monotonic()
-        for session, heads in view.sessions.items():
-            if session in sessions:
-                self._missing.pop((endpoint, session), None)
-            elif now - self._missing.setdefault((endpoint, session), now) < _GRACE_SECONDS:
-                sessions[session] = heads
-            else:
-                del self._missing[endpoint, session]
-        return sessions
 
     def _report(self, endpoint: str, reachable: bool) -> None:
         if reachable and endpoint in self._warned:
@@ -160,7 +139,6 @@ class PeersWatch:
             peers = read_peers_file(self._file)
             if peers:
                 self._watch.set_endpoints(peers)
-                self._missing.clear()
         except OSError:
             return  # it is being replaced
         except (OptionError, p2pmsg.errors.SecurityError) as error:

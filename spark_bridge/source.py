@@ -80,16 +80,16 @@ def _fix_ends_of_peers(options: SourceOptions) -> FixedEnds:
     watch = PeersWatch(options)
     try:
         try:
-            views = watch.views()
+            directory = watch.directory()
         except p2pmsg.errors.AccessDeniedError as error:
             if options.failOnDataLoss:
                 raise
             warnings.append(str(error))
-            views = watch.views()
-        directory, reasons = SessionDirectory(views), watch.reasons()
+            directory = watch.directory()
+        reasons = watch.reasons()
     finally:
         watch.close()
-    denied = [topic for view in views.values() for topic in view.denied]
+    denied = [topic for view in directory.views.values() for topic in view.denied]
     if silent := directory.away():
         who = checks.explained(silent, reasons)
         text = f"no heads from {who} within {FIRST_WAIT_SECONDS:g} s"
@@ -147,7 +147,6 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._pin = uuid4().hex[:16]
         self._first: dict[str, Any] | None = None
         self._is_checked = False
-        self._known = SessionDirectory({})
         self._frozen: SessionDirectory | None = None
         self._nothing_new: tuple[SessionDirectory, dict[str, Any]] | None = None
 
@@ -243,10 +242,7 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         """Return what is known of the peers; the same object as before, if nothing has changed."""
         if self._watch is None:
             self._watch = PeersWatch(self._options)
-        views = self._watch.views()
-        if views is not self._known.views:
-            self._known = SessionDirectory(views)
-        return self._known
+        return self._watch.directory()
 
     def _check(
         self, positions: offsets.Positions, directory: SessionDirectory, *, is_new: bool

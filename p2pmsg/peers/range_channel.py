@@ -24,8 +24,8 @@ _FRAMES_MAX: Final = 1000
 """How many frames are taken from one socket in a turn."""
 _TRAINS_PER_CALL: Final = 64
 _HEARD_MAX: Final = 64
-_MEETING_NS: Final = 100_000_000
-"""How often a group is looked at for the publisher that is wanted."""
+_CLIENTS_MAX: Final = 64
+"""Recovery connections, of a group's publishers; for a further one the oldest is closed."""
 
 
 class WelcomeLine:
@@ -71,7 +71,7 @@ class WelcomeLine:
 
 
 class RangeChannel:
-    """One place's data path, for welcomes and what else is followed, and its recovery channel.
+    """One place's data path, for welcomes and what else is followed, and its recovery channels.
 
     Args:
         place: who is there.
@@ -80,6 +80,7 @@ class RangeChannel:
         prefixes: of frames that are to come over the data path besides welcomes.
         first_ns: when to look the first time who is there that sends no welcome. Default None:
             after 5 s.
+        learns: whether connections that are made again are followed: see `last_byte_ns`.
 
     Attributes:
         place: as it was given.
@@ -96,6 +97,7 @@ class RangeChannel:
         security: "Security | None" = None,
         prefixes: Iterable[bytes] = (),
         first_ns: int | None = None,
+        learns: bool = False,
     ) -> None:
         if security is not None and place.endpoint.is_datagram:
             raise ConfigError("endpoint", "tcp:// or ipc:// with security", str(place.endpoint))
@@ -106,11 +108,10 @@ class RangeChannel:
         self._security = security
         self._curve = curve_client(security, place.endpoint)
         self._prefixes = [wire.control_prefix(Kind.WELCOME), *prefixes]
-        self._first_ns = first_ns
+        self._first_ns, self._learns = first_ns, learns
         self._unanswered: Unanswered | None = None
         self._line: transports.DataReceiver | WelcomeLine | None = None
-        self._client: transports.RecoveryClient | None = None
-        self._met = 0
+        self._clients: dict[transports.Endpoint, transports.RecoveryClient] = {}
         self._former: list[transports.DataReceiver | WelcomeLine | transports.RecoveryClient] = []
         self._looks_again = False
 
@@ -147,12 +148,12 @@ class RangeChannel:
             for data in self._read(line):
                 host = line.host if isinstance(line, WelcomeLine) else place.endpoint.host
                 self._take_heard(data, host, now_ns, found)
-        if (client := self._client) is not None:
-            for data in self._read(client):
-                place.on_reply()
+        for address, client in self._clients.items():
+            if replies := self._read(client):
+                place.on_replies(address, len(replies))
+            for data in replies:
                 self._take_reply(data, now_ns, found)
         place.tick(now_ns)
-        self._connect(now_ns)
         self.flush()
         self._check(now_ns)
         return found
@@ -163,24 +164,22 @@ class RangeChannel:
         if (
             self._looks_again
             or place.outbox
-            or self._met != place.meetings
-            or (place.listens and (self._line is None or place.is_to_renew))
+            or place.is_to_renew
+            or (place.listens and self._line is None)
         ):
             return now_ns
         due_ns = 2**63 if self._unanswered is None else self._unanswered.next_ns
         if self._security is not None:
             due_ns = min(due_ns, now_ns + EVERY_NS)
-        if place.group is not None and place.listens:
-            due_ns = min(due_ns, now_ns + _MEETING_NS)
         return due_ns if place.relay is None else min(due_ns, place.relay.due_ns)
 
     def flush(self) -> None:
         """Send what there is to ask; what has no space is dropped, and asked for again."""
-        outbox, client = self.place.outbox, self._client
-        if client is None or self._met != self.place.meetings:
-            return  # it is sent when the connection is made
+        outbox = self.place.outbox
         while outbox:
-            client.send(outbox.popleft())
+            address, request = outbox.popleft()
+            client = self._clients.get(address) or self._open_client(address)
+            client.send(request)
             # Sending takes note of what has come, and the descriptor is silent then.
             self._looks_again |= client.has_message()
 
@@ -188,22 +187,26 @@ class RangeChannel:
         """Raise `AuthenticationError` where a connection was refused."""
         self.keys.raise_refused()
 
-    def last_byte_ns(self, now_ns: int) -> int | None:
+    def last_byte_ns(self, address: transports.Endpoint, now_ns: int) -> int | None:
         """Return when the last byte of an answer came, whole or not; None where it is not known.
 
-        It is, once the connection was made again for a place with fetches.
+        It is, once the connection was made again.
         """
-        return None if self._client is None else self._client.last_byte_ns(now_ns)
+        client = self._clients.get(address)
+        return None if client is None else client.last_byte_ns(now_ns)
 
     def end_learning(self) -> None:
-        """Follow the connection no further, while nobody waits."""
-        if self._client is not None:
-            self._client.end_learning()
+        """Follow the connections no further, while nobody waits."""
+        for client in self._clients.values():
+            client.end_learning()
 
     def reset(self) -> None:
         """Have other sockets; these are closed by the next turn."""
-        self._former += [each for each in (self._line, self._client) if each is not None]
-        self._line = self._client = self._unanswered = None
+        self._former += self._clients.values()
+        if self._line is not None:
+            self._former.append(self._line)
+        self._line = self._unanswered = None
+        self._clients.clear()
         self.fds = ()
 
     def close(self) -> None:
@@ -214,8 +217,9 @@ class RangeChannel:
         self._former.clear()
 
     def _connections(self) -> list[transports.DataReceiver | transports.RecoveryClient]:
-        both = self._line, self._client
-        return [each for each in both if each is not None and not isinstance(each, WelcomeLine)]
+        line = self._line
+        lines = [] if line is None or isinstance(line, WelcomeLine) else [line]
+        return [*lines, *self._clients.values()]
 
     def _read(
         self, socket: "transports.DataReceiver | WelcomeLine | transports.RecoveryClient"
@@ -253,15 +257,16 @@ class RangeChannel:
 
     def _connect(self, now_ns: int) -> None:
         place = self.place
-        renews_line, renews_client = place.take_renewals()
+        renewals = place.take_renewals()
         if place.listens and self._line is None:
             self._open_line(now_ns)
-        elif renews_line and self._line is not None:
+        elif place.endpoint in renewals and self._line is not None:
             self._line.reconnect()
-        if self._met != place.meetings:
-            self._open_client()
-        elif renews_client and self._client is not None:
-            self._client.reconnect(learn=bool(place.fetches))
+        for address, client in list(self._clients.items()):
+            if not place.is_here(address):
+                self._close_client(address)
+            elif address in renewals:
+                client.reconnect(learn=self._learns)
 
     def _open_line(self, now_ns: int) -> None:
         place = self.place
@@ -287,29 +292,32 @@ class RangeChannel:
         )  # fmt: skip
         self._on_sockets()
 
-    def _open_client(self) -> None:
-        place, former = self.place, self._client
-        if former is not None:
-            self._former.append(former)  # a driver may look at its descriptor until the next turn
-            self._client = None
-        self._met, address = place.meetings, place.recovery
-        if address is not None:
-            try:
-                client = self._network.recovery_client(
-                    address, queue_frames=_QUEUE_FRAMES, frame_bytes_max=place.frame_bytes_max,
-                    curve=curve_client(self._security, address) if address.key else self._curve,
-                )  # fmt: skip
-                client.connect()
-            except BaseException:
-                place.lose()
-                self._on_sockets()
-                raise
-            self._client = client
+    def _open_client(self, address: transports.Endpoint) -> transports.RecoveryClient:
+        if len(self._clients) >= _CLIENTS_MAX:
+            self._close_client(next(iter(self._clients)))
+        client = self._network.recovery_client(
+            address, queue_frames=_QUEUE_FRAMES, frame_bytes_max=self.place.frame_bytes_max,
+            curve=curve_client(self._security, address) if address.key else self._curve,
+        )  # fmt: skip
+        try:
+            client.connect()
+        except BaseException:
+            client.close()
+            raise
+        self._clients[address] = client
+        self.place.on_connection(address)
+        self._on_sockets()
+        return client
+
+    def _close_client(self, address: transports.Endpoint) -> None:
+        # By the next turn: a driver may look at its descriptor until then.
+        self._former.append(self._clients.pop(address))
         self._on_sockets()
 
     def _on_sockets(self) -> None:
         self._looks_again = True
-        self.fds = tuple(s.fileno() for s in (self._line, self._client) if s is not None)
+        lines = [] if self._line is None else [self._line]
+        self.fds = tuple(each.fileno() for each in (*lines, *self._clients.values()))
 
     def _check(self, now_ns: int) -> None:
         """Say who is at the endpoint that sends no welcome; see to handshakes; when that is due."""

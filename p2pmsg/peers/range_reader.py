@@ -9,7 +9,7 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 import transports
 from p2pmsg import control
@@ -25,9 +25,15 @@ from p2pmsg.peers.range_channel import RangeChannel
 from p2pmsg.peers.settings import check_endpoints, check_name
 from p2pmsg.ranges.fetch import RangeFetch, take_reply
 from p2pmsg.ranges.heads import Heads, check_patterns
-from p2pmsg.ranges.place import FRAME_BYTES_MAX, MS, SILENCE_NS, Place
+from p2pmsg.ranges.place import (
+    FRAME_BYTES_MAX,
+    MS,
+    SILENCE_NS,
+    Place,
+    Presence,
+    SessionEntry,
+)
 from p2pmsg.ranges.place_heads import PlaceHeads
-from p2pmsg.ranges.sessions import Presence, SessionEntry
 from p2pmsg.security.use import curve_client
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import FrameError, Kind
@@ -42,12 +48,10 @@ _ASK_CEILING_NS: Final = 800 * MS
 _ANNOUNCED_NS: Final = 600 * MS
 """How long to listen for who publishes to a group: three announcements of each."""
 _NOBODY: Final = "no welcome came: nobody is there, or no p2pmsg peer"
-_CHANNELS_MAX: Final = 64
-"""Sessions of one group that are read at the same time."""
 
 
 class RangeReaderPeer(Peer):
-    """A channel to one endpoint; of a group, one for each session that is read.
+    """A channel to one endpoint, and what is asked over it.
 
     Attributes:
         endpoint: of the publisher.
@@ -74,7 +78,6 @@ class RangeReaderPeer(Peer):
         self.now_ns = network.now_ns
         self._network = network
         self._timeout_ns = timeout_ns
-        self._security = security
         self.endpoint = endpoint
         known = None
         if recovery_endpoint is not None and session is not None:
@@ -82,61 +85,51 @@ class RangeReaderPeer(Peer):
             if address.key:
                 curve_client(security, address)  # refused here, and not in a turn
             known = Presence(session, publisher, address)
-        self._place = Place(
-            endpoint, publisher, known=known, wanted=session, frame_bytes_max=frame_bytes_max
+        self._session = session
+        self._place = Place(endpoint, publisher, known=known, frame_bytes_max=frame_bytes_max)
+        # A caller learns in time who is there that is silent.
+        self._channel = RangeChannel(
+            self._place, network, security=security, first_ns=timeout_ns // 4, learns=True
         )
-        self._channels = [self._channel(self._place)]
-        self._fds: tuple[int, ...] = ()
+        self._fetches: WeakValueDictionary[tuple[int, str], RangeFetch] = WeakValueDictionary()
         self._questions: WeakSet[PlaceHeads] = WeakSet()
         self._asked = 0
         self._closed_why: str | None = None
         self.denied: dict[str, AccessDeniedError] = {}
 
-    def _channel(self, place: Place) -> RangeChannel:
-        first_ns = self._timeout_ns // 4  # a caller learns in time who is there that is silent
-        return RangeChannel(place, self._network, security=self._security, first_ns=first_ns)
-
     # ------------------------------------------------------------------ for the driver
 
     def turn(self, now_ns: int) -> None:
-        """Take what has come to each channel, and pass it on."""
-        for channel in self._channels:
-            place = channel.place
-            for frame in channel.turn(now_ns):
-                try:
-                    if frame.kind not in (Kind.HEADS, Kind.DENIED):
-                        take_reply(place, frame, now_ns)
-                    elif place is self._place:
-                        for question in list(self._questions):
-                            question.take([frame], now_ns, _ASK_NS)
-                except FrameError:
-                    place.refuse()
+        """Take what has come, and pass it on."""
+        for frame in self._channel.turn(now_ns):
+            try:
+                if frame.kind not in (Kind.HEADS, Kind.DENIED):
+                    take_reply(self._fetches, frame, now_ns)
+                    continue
+                for question in list(self._questions):
+                    question.take([frame], now_ns, _ASK_NS)
+            except FrameError:
+                self._place.refuse()
 
     def fds(self) -> tuple[int, ...]:
-        """Return those of all channels."""
-        found = sum((channel.fds for channel in self._channels), ())
-        if found != self._fds:
-            self._fds = found
-        return self._fds
+        """Return those of the channel."""
+        return self._channel.fds
 
     def next_deadline_ns(self) -> int:
-        """Return when the first channel is due."""
-        now_ns = self.now_ns()
-        return min(channel.next_deadline_ns(now_ns) for channel in self._channels)
+        """Return when the channel is due."""
+        return self._channel.next_deadline_ns(self.now_ns())
 
     def resync(self) -> None:
         """Connect again, and ask again for what was not returned."""
-        for channel in self._channels:
-            channel.reset()
-            channel.place.reset()
-            for fetch in list(channel.place.fetches.values()):
-                fetch.reset()
+        self._channel.reset()
+        self._place.reset()
+        for fetch in list(self._fetches.values()):
+            fetch.reset()
 
     def shut(self) -> None:
         """Close the sockets; calls that wait raise `ClosedError`."""
         self.cancel()
-        for channel in self._channels:
-            channel.close()
+        self._channel.close()
 
     def abandon(self) -> None:
         """In a forked child: the sockets are the parent's."""
@@ -145,8 +138,7 @@ class RangeReaderPeer(Peer):
     def cancel(self) -> None:
         """Let calls that wait raise `ClosedError`."""
         self._closed_why = self._closed_why or "it is closed"
-        for channel in self._channels:
-            channel.place.on_change()
+        self._place.on_change()
 
     def _check_open(self) -> None:
         if self._closed_why is not None:
@@ -167,8 +159,7 @@ class RangeReaderPeer(Peer):
         asked_for = None if topics is None else check_patterns(topics)
         time_ns = None if time_ns is None else int(time_ns)
         begun_ns, limit_ns = self.now_ns(), self._limit_ns(timeout)
-        if session is not None:
-            place.choose(session, begun_ns)
+        session = self._session if session is None else session
         self.denied = {}
         self._asked += 1
         probe: control.Probe | None = None
@@ -176,25 +167,29 @@ class RangeReaderPeer(Peer):
             probe = control.Probe(0, asked_for or ["*"], "time", time_ns)
         elif asked_for is not None:
             probe = control.Probe(0, asked_for, "latest")
-        question = PlaceHeads(place, probe, number=self._asked, now_ns=begun_ns)
+        question = PlaceHeads(place, probe, session, number=self._asked, now_ns=begun_ns)
         self._questions.add(question)
         while (now_ns := self.now_ns()) < begun_ns + limit_ns:
             self._check_open()
-            self._check_choice(now_ns)
-            if place.publisher is None or now_ns - begun_ns > SILENCE_NS:
+            peer = place.publisher(session, now_ns)
+            if session is None and peer is None:
+                self._check_choice()
+            if peer is None or now_ns - begun_ns > SILENCE_NS:
                 place.listen(now_ns)
             question.ask(now_ns, _ASK_NS, _ASK_CEILING_NS)
-            if (found := self._answer(question, asked_for)) is not None:
+            if (found := self._answer(question, peer, asked_for)) is not None:
                 return found
-            self._channels[0].raise_refused()
-            yield self._wait(place, min(begun_ns + limit_ns, question.due_ns))
-        who = self._unanswered() or self.found() or _NOBODY
+            self._channel.raise_refused()
+            yield self._wait(min(begun_ns + limit_ns, question.due_ns))
+        who = self._unanswered(session) or self.found() or _NOBODY
         raise LateError(f"no heads from {place.endpoint} within {limit_ns / 1e9:.3g} s: {who}")
 
-    def _answer(self, question: PlaceHeads, topics: list[str] | None) -> Heads | None:
+    def _answer(
+        self, question: PlaceHeads, peer: Presence | None, topics: list[str] | None
+    ) -> Heads | None:
         """Return what was answered, if it was; `AccessDeniedError` where that is nothing."""
-        relay, peer = self._place.relay, self._place.publisher
-        if relay is not None and (of_relay := question.denied.get(relay.relay)):
+        relay = self._place.relay
+        if relay is not None and (of_relay := question.denied.get(relay.id)):
             raise next(iter(of_relay.values()))
         found = None if peer is None else question.heads.get(peer.session)
         if found is not None:
@@ -204,29 +199,23 @@ class RangeReaderPeer(Peer):
             self.denied = {each: denied[each] for each in denied if each in (topics or ())}
         return found
 
-    def _unanswered(self) -> str:
+    def _unanswered(self, session: int | None) -> str:
         """Return who is there that has not answered, for people; "" where nobody is."""
         place = self._place
-        relay, peer, wanted = place.relay, place.publisher, place.wanted
-        if peer is not None:
+        if (peer := place.publisher(session, self.now_ns())) is not None:
             return f"{peer.name!r} gives no answer"
-        if relay is None or not relay.is_known:
+        if place.relay is None or not place.relay.complete:
             return ""
-        what = "no session yet" if wanted is None else f"no session {wanted:016x}"
+        what = "no session yet" if session is None else f"no session {session:016x}"
         return f"the relay there has {what}"
 
-    def _check_choice(self, now_ns: int) -> None:
+    def _check_choice(self) -> None:
         """Raise `ConfigError` where it must be said which of a relay's sessions is meant."""
         place = self._place
-        relay = place.relay
-        if relay is None or place.publisher is not None or place.wanted is not None:
-            return
-        if relay.is_complete and len(relay.sessions) > 1:
-            several = [f"{each:016x}" for each in list(relay.sessions)[:4]]
-            limit = f"given: the relay at {place.endpoint} serves {len(relay.sessions)} sessions"
-            raise ConfigError("session", f"{limit}, such as {', '.join(several)}", None)
-        if relay.is_complete and not relay.sessions:
-            relay.begin(now_ns=now_ns)  # perhaps one comes
+        if place.relay is not None and (several := [*place.relay.sessions]):
+            some = ", ".join(f"{each:016x}" for each in several[:4])
+            limit = f"given: the relay at {place.endpoint} serves {len(several)} sessions"
+            raise ConfigError("session", f"{limit}, such as {some}", None)
 
     def sessions(self, timeout: float | None) -> Verb[list[SessionEntry]]:
         """Return which sessions can be read."""
@@ -234,20 +223,20 @@ class RangeReaderPeer(Peer):
         place, limit_ns = self._place, self._limit_ns(timeout)
         begun_ns = self.now_ns()
         if place.relay is not None:
-            place.relay.begin(now_ns=begun_ns)
+            place.relay.ask_soon(begun_ns)
         while (now_ns := self.now_ns()) < begun_ns + limit_ns:
             self._check_open()
             place.listen(now_ns)
-            relay, peer = place.relay, place.publisher
-            if relay is not None and relay.is_complete:
-                return list(relay.sessions.values())
-            if place.group is not None and peer is not None:
-                if now_ns - begun_ns > min(_ANNOUNCED_NS, limit_ns // 2):
-                    return [SessionEntry(one.session, one.name, 0) for one in place.group]
-            elif relay is None and peer is not None and place.check_again(begun_ns, now_ns):
-                return [SessionEntry(peer.session, peer.name, 0)]
-            self._channels[0].raise_refused()
-            yield self._wait(place, min(begun_ns + limit_ns, now_ns + _LOOK_NS))
+            if place.relay is not None:
+                is_known = place.relay.listed_ns >= begun_ns
+            elif place.endpoint.is_datagram:
+                is_known = now_ns - begun_ns > min(_ANNOUNCED_NS, limit_ns // 2)
+            else:
+                is_known = place.check_again(begun_ns, now_ns)
+            if is_known and (place.relay is not None or place.publishers):
+                return place.sessions()
+            self._channel.raise_refused()
+            yield self._wait(min(begun_ns + limit_ns, now_ns + _LOOK_NS))
         text = f"no sessions from {place.endpoint} within {limit_ns / 1e9:.3g} s"
         raise LateError(f"{text}: {self.found()}" if self.found() else text)
 
@@ -271,20 +260,18 @@ class RangeReaderPeer(Peer):
         if not (type(start) is int and type(stop) is int and 0 <= start <= stop < 2**63):
             raise ConfigError("start and stop", "0 <= start <= stop < 2**63", (start, stop))
         limit_ns = self._limit_ns(timeout)
-        channel = self._channels[0]
         if session is None:
-            if self._place.publisher is None:
-                yield from self.heads(timeout, None, None, None)
-            assert self._place.publisher is not None
-            session = self._place.publisher.session
-        else:
-            channel = self._channel_of(session)
+            if (peer := self._place.publisher(self._session, self.now_ns())) is None:
+                session = (yield from self.heads(timeout, None, None, None)).session
+            else:
+                session = peer.session
         made = RangeFetch(
-            channel.place, topic, start, stop, session, limit_ns,
+            self._place, topic, start, stop, session, limit_ns,
             None if value_type is None else typed_decode(value_type), fixed=fixed,
             rng=self._network.random, now_ns=self.now_ns(),
         )  # fmt: skip
-        channel.flush()
+        self._fetches[session, topic] = made
+        self._channel.flush()
         return made
 
     def take_item(self, fetch: RangeFetch, position: int) -> MessageBatch | LossReport | None:
@@ -293,13 +280,12 @@ class RangeReaderPeer(Peer):
         now_ns = self.now_ns()
         fetch.begin(position, now_ns)
         item = fetch.next_item(now_ns)
-        if fetch.place.outbox:
-            self._channel_at(fetch.place).flush()
+        self._channel.flush()
         return item
 
     def next_item(self, fetch: RangeFetch, position: int) -> Verb[MessageBatch | LossReport | None]:
         """Return what comes at `position` of a range; None at its end."""
-        channel = self._channel_at(fetch.place)
+        channel = self._channel
         fetch.begin(position, self.now_ns())
         try:
             while True:
@@ -309,8 +295,8 @@ class RangeReaderPeer(Peer):
                 if item is not None or fetch.is_over:
                     channel.flush()
                     return item
-                if fetch.is_silent(now_ns):
-                    fetch.on_partial(channel.last_byte_ns(now_ns))
+                if fetch.is_silent(now_ns) and (whom := fetch.whom) is not None:
+                    fetch.on_partial(channel.last_byte_ns(whom.recovery, now_ns))
                 due_ns = fetch.ask(now_ns)
                 channel.flush()
                 channel.raise_refused()
@@ -320,14 +306,14 @@ class RangeReaderPeer(Peer):
 
     def found(self) -> str:
         """Return who is at the endpoint that sends no welcome, or why it refuses us."""
-        return self._channels[0].found
+        return self._channel.found
 
     def denied_last(self) -> dict[str, AccessDeniedError]:
         """Return what `heads` was asked for last, and may not be had."""
         return self.denied
 
-    def _wait(self, place: Place, due_ns: int) -> Wait:
-        seen = place.version
+    def _wait(self, due_ns: int) -> Wait:
+        place, seen = self._place, self._place.version
         return Wait(lambda: place.version != seen, due_ns)
 
     def _limit_ns(self, timeout: float | None) -> int:
@@ -335,33 +321,6 @@ class RangeReaderPeer(Peer):
             return self._timeout_ns
         at_least("timeout", timeout, 0.001)
         return to_ns(timeout)
-
-    def _channel_at(self, place: Place) -> RangeChannel:
-        return next((each for each in self._channels if each.place is place), self._channels[0])
-
-    def _channel_of(self, session: int) -> RangeChannel:
-        """Return the channel on which to ask for a session: of a group, each has its own."""
-        now_ns = self.now_ns()
-        first, *others = self._channels
-        place = first.place
-        is_free = place.wanted is None and (place.publisher is None or not place.fetches)
-        if place.group is None or session == place.wanted or is_free:
-            place.choose(session, now_ns)
-            return first
-        for channel in others:
-            if channel.place.wanted == session:
-                return channel
-        if len(others) >= _CHANNELS_MAX:
-            idle = next((each for each in others if not each.place.fetches), None)
-            if idle is None:
-                limit = f"one of {_CHANNELS_MAX} sessions of a group at a time"
-                raise ConfigError("session", limit, session)
-            self._channels.remove(idle)
-            idle.close()
-        made = self._channel(Place(self.endpoint, frame_bytes_max=place.frame_bytes_max))
-        made.place.choose(session, now_ns)
-        self._channels.append(made)
-        return made
 
 
 class RangeReaderBase:

@@ -1,5 +1,6 @@
 """One fetch of a range: windows are asked for, batches and losses come out in order. No I/O."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from random import Random
 from typing import Final
@@ -9,7 +10,7 @@ from p2pmsg.errors import LossReport
 from p2pmsg.frames import batch_of
 from p2pmsg.message import MessageBatch
 from p2pmsg.ranges.heads import denied_by
-from p2pmsg.ranges.place import MS, SILENCE_NS, Place
+from p2pmsg.ranges.place import MS, SILENCE_NS, Place, Presence
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, Loss, LossReason, ReceiverConfig, StreamReceiver
 
@@ -20,9 +21,6 @@ _WINDOW_COUNT: Final = 1024
 _WINDOW_COUNT_MAX: Final = 131_072
 _RECONNECT_NS: Final = 2000 * MS
 _PAUSE_NS: Final = 10 * MS
-_ABSENT_NS: Final = 2000 * MS
-"""How long a session may be missing at a relay: one that was started again finds its upstreams one
-after the other."""
 
 
 @lru_cache(16)
@@ -75,18 +73,14 @@ class RangeFetch:
         self._config = _config(limit_ns)
         self._window = _WINDOW_COUNT
         self._rng = rng
-        peer = place.publisher
-        self._name = peer.name if peer is not None and peer.session == session else ""
+        self._name = ""
         self._begun_ns = self._last_heard_ns = self._reconnected_ns = self._left_ns = now_ns
         self._answered_ns = -1
-        self._absent_ns: int | None = None
         self._decode = decode
         self._fixed = fixed
         self._seen = -1
         self.reset()
-        place.fetches[session, topic] = self
-        if peer is not None and peer.session == session:
-            self._ask_due(now_ns)  # at once, so that fetches of several peers wait together
+        self._ask_due(now_ns)  # at once, so that fetches of several peers wait together
 
     @property
     def is_over(self) -> bool:
@@ -218,22 +212,24 @@ class RangeFetch:
         if came_ns is not None and came_ns > self._last_heard_ns:
             self._last_heard_ns = self._answered_ns = came_ns
 
+    @property
+    def whom(self) -> Presence | None:
+        """Whom to ask, as far as that is known."""
+        return self.place.publishers.get(self._session)
+
     def ask(self, now_ns: int) -> int:
         """Nothing has come: ask what is due, see who is there; return when to look again."""
-        place, receiver = self.place, self._receiver
+        place, receiver, whom = self.place, self._receiver, self.whom
         self._seen = place.version
         silence_ns = now_ns - self._last_heard_ns
-        if place.publisher is None or silence_ns > SILENCE_NS:
+        if whom is None or silence_ns > SILENCE_NS:
             place.listen(now_ns)
             if silence_ns > _RECONNECT_NS and now_ns - self._reconnected_ns > _RECONNECT_NS:
                 self._reconnected_ns = now_ns
-                place.renew()
-        if not self._may_be_there(now_ns):
+                place.renew(*(() if whom is None else (whom,)))
+        if place.is_gone(self._session, self._begun_ns, now_ns):
             self._give_up(LossReason.PUBLISHER_GONE, now_ns)
             return now_ns
-        peer = place.publisher
-        if peer is not None and not self._is_other():
-            self._name = peer.name or self._name
         receiver.handle_timer(now_ns=now_ns, answered_ns=self._answered_ns)
         self._ask_due(now_ns)
         deadline_ns = receiver.next_deadline_ns() or now_ns
@@ -241,57 +237,29 @@ class RangeFetch:
 
     def _ask_due(self, now_ns: int) -> None:
         """Move the window on when half of it is there; ask for what is due, if anybody is there."""
-        receiver, place = self._receiver, self.place
+        receiver, place, whom = self._receiver, self.place, self.whom
         expected, head = receiver.expected, receiver.head
         if head < self._stop and 2 * (head - expected) < self._window:
             receiver.observe_head(min(self._stop, expected + self._window), now_ns=now_ns)
-        if place.publisher is None and place.relay is None:
+        if whom is None:
             return
+        self._name = whom.name or self._name
         if ranges := receiver.nacks.due(now_ns=now_ns):
-            self._request(ranges)
-
-    def _request(self, ranges: list[tuple[int, int]]) -> None:
-        if self._is_other():
-            return  # it is asked again when it is due
-        place = self.place
-        body = control.Nack(
-            self._topic, ranges, frame_bytes_max=place.frame_bytes_max, received=place.received
-        )
-        place.outbox.append(wire.control_frame(Kind.NACK, self._session, body))
-
-    def _is_other(self) -> bool:
-        """Whether the publisher that is known at the endpoint has another session."""
-        peer = self.place.publisher
-        return self.place.relay is None and peer is not None and peer.session != self._session
-
-    def _may_be_there(self, now_ns: int) -> bool:
-        """Whether the session has not ended, as far as is known of who is at the endpoint.
-
-        What was known before this fetch began says nothing: the session may have begun since then.
-        """
-        place = self.place
-        if self._is_other():
-            return not place.check_again(self._begun_ns, now_ns)
-        relay = place.relay
-        if relay is None or not relay.is_complete:
-            return True
-        if self._session in relay.sessions:
-            self._absent_ns = None
-            return True
-        relay.begin(now_ns=now_ns)
-        if self._absent_ns is None:
-            self._absent_ns = now_ns
-        return now_ns - self._absent_ns < _ABSENT_NS
+            body = control.Nack(
+                self._topic, ranges, frame_bytes_max=place.frame_bytes_max,
+                received=place.received[whom.recovery],
+            )  # fmt: skip
+            place.ask(whom, wire.control_frame(Kind.NACK, self._session, body))
 
 
-def take_reply(place: Place, frame: Frame, now_ns: int) -> None:
+def take_reply(fetches: Mapping[tuple[int, str], RangeFetch], frame: Frame, now_ns: int) -> None:
     """Take an answer to a request for a range, for whose it is; raises `FrameError`."""
     if frame.kind == Kind.REFUSED:
         body = control.read_body(frame, control.Refused)
-        fetch = place.fetches.get((frame.session, body.topic))
+        fetch = fetches.get((frame.session, body.topic))
         if fetch is not None:
             fetch.take_refusal(body, now_ns)
     elif frame.kind == Kind.DATA:
-        fetch = place.fetches.get((frame.session, frame.topic))
+        fetch = fetches.get((frame.session, frame.topic))
         if fetch is not None:
             fetch.take_frame(frame, now_ns)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from p2pmsg import control
 from p2pmsg.errors import AccessDeniedError, denied_by_peer
-from p2pmsg.ranges.sessions import Presence
+from p2pmsg.ranges.place import Presence
 from p2pmsg.topics import check_topic
 
 

@@ -17,8 +17,7 @@ from typing import Final
 from p2pmsg import control, wire
 from p2pmsg.errors import AccessDeniedError, P2PError
 from p2pmsg.ranges.heads import Heads, StreamHead, all_denied_by, heads_of
-from p2pmsg.ranges.place import MS, Place
-from p2pmsg.ranges.sessions import Presence
+from p2pmsg.ranges.place import MS, Place, Presence
 from p2pmsg.wire import Frame, FrameError, Kind
 from transports.own_log import own_log as _log
 
@@ -29,10 +28,6 @@ _RECONNECT_NS: Final = 8000 * MS
 streams on a busy machine) would be cut off each time before it has come."""
 _ALONE_NS: Final = 100 * MS
 """How often a peer is checked that cannot be asked yet."""
-_LIST_NS: Final = 1000 * MS
-"""How often a relay is asked for its sessions, whatever its pulse says."""
-_LIST_AGAIN_NS: Final = 50 * MS
-"""And after a pulse that says that there is another list: an older one may be on its way."""
 
 
 class _Question:
@@ -58,9 +53,10 @@ class PlaceHeads:
     Args:
         place: who is there.
         body: which streams are asked about; None: all.
+        session: whose heads, where several are there. Default None: of the only one.
         number: of the question; answers repeat it.
         follows: whether all sessions that are there are asked, and what is denied is logged.
-            Default: only the one that the place reads.
+            Default: only one.
         now_ns: monotonic time.
 
     Attributes:
@@ -76,6 +72,7 @@ class PlaceHeads:
         self,
         place: Place,
         body: control.Probe | None,
+        session: int | None = None,
         *,
         number: int = 1,
         follows: bool = False,
@@ -89,11 +86,9 @@ class PlaceHeads:
         self.reachable = False
         self.due_ns = 0
         self._questions: dict[int, _Question] = {}
-        self._body, self._number, self._follows = body, number, follows
-        self._relay_version = -1
-        self._list_due_ns = 0
+        self._body, self._session, self._number, self._follows = body, session, number, follows
         self._changed = False
-        self._now_ns = self._floor_ns = 0
+        self._now_ns, self._floor_ns = now_ns, 0
         self._last_heard_ns = self._connected_ns = now_ns
 
     @property
@@ -111,20 +106,17 @@ class PlaceHeads:
         """Whether the heads of all sessions here are known."""
         relay, questions = self.place.relay, tuple(self._questions)
         if relay is not None and not questions:
-            return relay.is_known
+            return relay.complete
         return bool(questions) and all(session in self.heads for session in questions)
 
     def ask(self, now_ns: int, floor_ns: int, ceiling_ns: int) -> None:
         """Ask for the heads that are due, and say when to ask next."""
-        place = self.place
+        place, self._now_ns = self.place, now_ns
         if now_ns - self._last_heard_ns > _SILENT_NS:
             self.reachable = False
             if now_ns - self._connected_ns > _RECONNECT_NS:
                 self._connected_ns = now_ns
-                place.renew()
-        if self._follows and place.relay is not None and now_ns >= self._list_due_ns:
-            self._list_due_ns = now_ns + _LIST_NS
-            place.relay.begin(now_ns=now_ns)
+                place.renew(*self._presences().values())
         self._on_presences()
         for session, question in self._questions.items():
             if now_ns >= question.due_ns:
@@ -133,7 +125,7 @@ class PlaceHeads:
                 request = wire.control_frame(
                     Kind.HEADS_REQUEST, session, self._body, sequence=self._number
                 )
-                place.outbox.append(request)
+                place.ask(question.presence, request)
         self._plan(now_ns)
 
     def take(self, frames: Iterable[Frame], now_ns: int, floor_ns: int) -> bool:
@@ -156,21 +148,14 @@ class PlaceHeads:
         return self._changed or (self.has_answered, self.reachable, self.is_relay) != before
 
     def _plan(self, now_ns: int) -> None:
-        relay = self.place.relay
         due_ns = [question.due_ns for question in self._questions.values()]
-        if self._follows and relay is not None:
-            due_ns.append(self._list_due_ns)
-        if not due_ns or not (relay is None or relay.is_complete):
-            due_ns.append(now_ns + _ALONE_NS)
-        self.due_ns = min(due_ns)
+        self.due_ns = min(due_ns, default=now_ns + _ALONE_NS)
 
     def _on_presences(self) -> None:
         """Ask those from now on who are here now."""
-        place, questions = self.place, self._questions
+        relay, questions = self.place.relay, self._questions
         presences = self._presences()
-        if questions.keys() != presences.keys() or any(
-            questions[session].presence is not presence for session, presence in presences.items()
-        ):
+        if {session: question.presence for session, question in questions.items()} != presences:
             self._changed = True
             self._questions = {
                 session: questions[session]
@@ -178,7 +163,7 @@ class PlaceHeads:
                 else _Question(presence)
                 for session, presence in presences.items()
             }
-        if place.relay is not None and place.relay.is_complete:
+        if relay is not None and relay.complete and relay.settled:
             for session in [each for each in self.heads if each not in presences]:
                 del self.heads[session]
             if presences:  # one that has nothing for us lists no session
@@ -186,9 +171,10 @@ class PlaceHeads:
 
     def _presences(self) -> dict[int, Presence]:
         """Return whom to ask, by session."""
-        peer = self.place.publisher
-        if self._follows:
-            return self.place.presences()
+        place = self.place
+        if self._follows and place.relay is not None:
+            return place.publishers
+        peer = place.publisher(self._session, self._now_ns)
         return {} if peer is None else {peer.session: peer}
 
     def _take_heads(self, frame: Frame) -> None:
@@ -220,7 +206,7 @@ class PlaceHeads:
         """Note what is denied of an answer that follows, or by a relay of all that it has."""
         denied = control.read_body(frame, control.Denied)
         relay, presence = self.place.relay, self._presences().get(frame.session)
-        is_relay = relay is not None and relay.relay == frame.session
+        is_relay = relay is not None and relay.id == frame.session
         if presence is None and not is_relay:
             raise FrameError("session")
         name = f"the relay {frame.session:016x}" if presence is None else presence.name
@@ -242,12 +228,9 @@ class PlaceHeads:
 
     def _take_heartbeat(self, frame: Frame) -> None:
         relay = self.place.relay
-        if relay is not None and frame.session == relay.relay:
+        if relay is not None and frame.session == relay.id:
             self._heard()
-            if frame.sequence != self._relay_version:
-                self._relay_version = frame.sequence
-                self._list_due_ns = self._now_ns + _LIST_AGAIN_NS
-                relay.begin(now_ns=self._now_ns)
+            relay.on_pulse(frame.sequence, self._now_ns)
             return
         heads, question = self.heads.get(frame.session), self._questions.get(frame.session)
         if heads is None or question is None or not frame.topic:

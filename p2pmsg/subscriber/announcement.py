@@ -267,12 +267,14 @@ class Announcements:
 
     def receive_sessions(self, relay: int, frame: Frame, now_ns: int) -> None:
         """Take a page of the sessions that a relay serves."""
+        known = self._table.relays.upstreams.get(relay)
+        was_known = known is not None and known.complete
         for up, entry in self._table.relays.receive_sessions(relay, frame, now_ns):
             peer = self._table.peers.get(entry.session)
             if peer is None:
                 welcome = control.Welcome(entry.name, "", up.stall_ms)
                 start = self._table.start
-                if up.complete and start.kind == "latest":
+                if was_known and start.kind == "latest":
                     start = Start("earliest")  # it began since we came: all the relay has is ours
                 peer = Session(entry.session, welcome, start=start, now_ns=now_ns)
                 self._table.add(peer)

@@ -609,7 +609,7 @@ class SubscriberCore:
         """Send NACKs for what is due of a stream; what all routes have refused is lost."""
         peer, topic = stream.peer, stream.topic
         plan = self.routes.plan(peer, topic, ranges, now_ns)
-        if plan.refused and not self.relays.unsettled(now_ns):
+        if plan.refused and not self.relays.unsettled:
             for loss in self.routes.losses(peer, topic, plan.refused):
                 stream.receiver.reject(loss.start, loss.stop, loss.reason, now_ns=now_ns)
         for route, wanted in plan.asked:
@@ -641,7 +641,7 @@ class SubscriberCore:
         if reason is LossReason.BUDGET:
             for start, stop in body.ranges:
                 receiver.nacks.set_loss_reason(start, stop, reason)
-        elif not self.routes.has_others(peer, route) and not self.relays.unsettled(now_ns):
+        elif not self.routes.has_others(peer, route) and not self.relays.unsettled:
             for start, stop in body.ranges:
                 receiver.reject(start, stop, reason, now_ns=now_ns)
         else:
@@ -750,7 +750,7 @@ class SubscriberCore:
             self.multicast.observe_head(stream, frame.sequence, body.earliest, now_ns)
             self.stream_table.drain(stream)
             return body.endpoint_hash
-        earliest = self.joiner.evicted_before(peer, min(body.earliest, frame.sequence), now_ns)
+        earliest = self.joiner.evicted_before(peer, min(body.earliest, frame.sequence))
         stream.receiver.observe_head(frame.sequence, now_ns=now_ns, earliest=earliest)
         self.stream_table.drain(stream)
         return body.endpoint_hash

@@ -76,10 +76,6 @@ class Handshake:
         self._due_ns = now_ns + RETRY.wait_ns(self._tries)
         return True
 
-    def repeat_soon(self) -> None:
-        """Repeat the probe often again: its echo came, and another one is wanted."""
-        self._tries = 0
-
     def echoed(self, effects: Effects) -> None:
         """Note that the echo came and was taken."""
         self.cancel(effects)

@@ -85,9 +85,9 @@ class SessionJoiner:
             if peer.session == last or (group is not None and line in group.sources):
                 yield peer
 
-    def evicted_before(self, peer: Session, earliest: int, now_ns: int) -> int | None:
+    def evicted_before(self, peer: Session, earliest: int) -> int | None:
         """Return `earliest` if all before it is evicted; None: another route may keep more."""
-        several = len(peer.routes) > 1 or self._table.relays.unsettled(now_ns)
+        several = len(peer.routes) > 1 or self._table.relays.unsettled
         return None if several else earliest
 
     def receive_echo(self, frame: Frame, now_ns: int) -> bool:
@@ -117,7 +117,6 @@ class SessionJoiner:
             self._find_rewound(peer, body, now_ns)
         heads = table.relays.hold(peer, route.key, body, now_ns)
         if heads is None:
-            route.handshake.repeat_soon()
             return
         self.take_heads(peer, heads, now_ns)
         if is_own:
@@ -168,7 +167,7 @@ class SessionJoiner:
                 stream.repairs.history = head.next
                 start, following = head.start if first else None, head.next
                 streams.begin(stream, start, now_ns=now_ns, following=following)
-            earliest = self.evicted_before(peer, min(head.earliest, head.next), now_ns)
+            earliest = self.evicted_before(peer, min(head.earliest, head.next))
             stream.receiver.observe_head(head.next, now_ns=now_ns, earliest=earliest)
             streams.drain(stream)
         listed = {head.topic for head in heads.streams}

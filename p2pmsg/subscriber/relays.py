@@ -17,6 +17,7 @@ from typing import Final
 from p2pmsg import control
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Action, Command, Effects
+from p2pmsg.subscriber.relay_list import RelayList
 from p2pmsg.subscriber.sessions import Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.states import Event, RouteEvent
@@ -24,53 +25,27 @@ from p2pmsg.wire import Frame, FrameError, Kind
 from recovery.checks import to_ns
 
 _MS = 1_000_000
-ASK_NS: Final = 1000 * _MS
-"""How often a relay is asked for its list."""
-RETRY_NS: Final = 100 * _MS
-"""How long an answer is waited for, and how soon unknown frames lead to another question."""
 REFUSED_NS: Final = 5000 * _MS
 """How long a line in a loop is left alone, at least; up to twice as long, so that not all relays of
 a ring come back at once."""
-SETTLE_NS: Final = 1000 * _MS
-"""How long after the start lines may take to say who is there."""
 REFORM_NS: Final = 30_000 * _MS
 """How long a relay may be away, or be new and not know its upstreams yet, until what it may have is
 given up: a process, or a machine, is started again meanwhile."""
 QUIET_NS: Final = 2500 * _MS
 """How long a relay says nothing until it counts as away: two of its heartbeats and a half."""
 LOOP: Final = "it gets what it has from this relay: a loop"
-HOLD_NS: Final = 250 * _MS
-"""How long a first echo waits for those by other routes."""
 
 
-@dataclass(slots=True, eq=False)
-class RelayConnection:
+@dataclass(slots=True, eq=False, kw_only=True)
+class RelayConnection(RelayList):
     """A relay at the other end of one or more lines."""
 
-    id: int
     name: str
     recovery: str
     stall_ms: float
     met_ns: int
     """When its welcome came."""
     lines: list[int] = field(default_factory=list)
-    path: list[int] = field(default_factory=list)
-    """The relays that its messages come through, itself included."""
-    due_ns: int = 0
-    asked_ns: int | None = None
-    """Since when a question is without an answer."""
-    page: int = 0
-    version: int = -1
-    """Counts its changes, as of its last heartbeat."""
-    answered_ns: int = 0
-    listed_ns: int = 0
-    """When its list last had come whole."""
-    complete: bool = False
-    """Whether it has at all."""
-    settled: bool = True
-    """Whether it says that it knows of all that its upstreams have."""
-    carries: list[str] = field(default_factory=list)
-    """The topics and prefixes that it says it takes, where it leaves others out."""
 
 
 def merge_heads(several: list[control.Heads]) -> control.Heads:
@@ -132,22 +107,19 @@ class RelayClient:
         # Since when no route leads to a session, while relays are asked whether they have it.
         self._ending_ns: dict[int, int] = {}
 
-    def unsettled(self, now_ns: int) -> bool:
+    @property
+    def unsettled(self) -> bool:
         """Whether another line may still turn out to be a route to a session that is known.
 
-        For a moment after the start a line may not have said who is there, and a relay has its
-        list to send. A publisher that is away is not waited for.
+        That is so until each has said who is there, and a relay what it has, or is found silent.
         """
         lines = self._lines
-        if len(lines) < 2:
-            return False
-        if now_ns - self._born_ns > SETTLE_NS:
-            return any(
-                not up.complete and up.met_ns > now_ns - SETTLE_NS for up in self.upstreams.values()
-            )
-        return any(line.key is None for line in lines) or any(
-            not up.complete for up in self.upstreams.values()
-        )
+        return len(lines) > 1 and any(self._is_open(line) for line in lines if line.is_heard)
+
+    def _is_open(self, line: Connection) -> bool:
+        """Whether it is not known yet which sessions a line brings."""
+        up = None if line.relay is None else self.upstreams.get(line.relay)
+        return not line.is_answered if up is None else not up.complete
 
     def reforming(self, now_ns: int) -> bool:
         """Whether a relay that may have what is missing is away, or does not know it yet.
@@ -177,14 +149,14 @@ class RelayClient:
         """Return where to begin a session whose first echoes these are; None: wait for more.
 
         A subscriber that starts at `earliest`, or at a time, begins where the route that reaches
-        back farthest does. So it waits a moment for all routes.
+        back farthest does. So it waits for all routes, as long as a publisher may be silent.
         """
         if peer.joined or len(self._lines) < 2 or self._start.kind not in ("earliest", "time"):
             return heads
         since_ns, held = self._held.setdefault(peer.session, (now_ns, {}))
         held[key] = heads
-        waits = self.unsettled(now_ns) or any(r.key not in held for r in peer.routes)
-        if waits and now_ns - since_ns < HOLD_NS:
+        waits = self.unsettled or any(route.key not in held for route in peer.routes)
+        if waits and now_ns - since_ns <= self._timeout_ns:
             return None
         return merge_heads(self.take_held(peer.session))
 
@@ -217,8 +189,9 @@ class RelayClient:
         up = self.upstreams.get(relay)
         if up is None:
             up = self.upstreams[relay] = RelayConnection(
-                relay, welcome.name, welcome.recovery, welcome.stall_ms, now_ns
-            )
+                relay, name=welcome.name, recovery=welcome.recovery,
+                stall_ms=welcome.stall_ms, met_ns=now_ns,
+            )  # fmt: skip
             self._effects.connect(line, relay, welcome.recovery)
         elif up.recovery != welcome.recovery:
             self._effects.disconnect(relay)
@@ -285,9 +258,8 @@ class RelayClient:
         """Take a relay's own heartbeat; return what stands for its place."""
         body = control.read_body(frame, control.Heartbeat)
         up = self.upstreams[frame.session]
-        if up.version != frame.sequence:
-            up.version = frame.sequence
-            self._ask_soon(up, now_ns)
+        up.on_pulse(frame.sequence, now_ns)
+        self._hurry(up.due_ns)
         return body.endpoint_hash
 
     def on_head(self, peer: Session, line: int, frame: Frame, now_ns: int) -> None:
@@ -307,38 +279,28 @@ class RelayClient:
             self._ask_soon(up, now_ns)
 
     def _ask_soon(self, up: RelayConnection, now_ns: int) -> None:
-        last_ns = up.answered_ns if up.asked_ns is None else up.asked_ns
-        up.due_ns = min(up.due_ns, max(now_ns, last_ns + RETRY_NS))
+        up.ask_soon(now_ns)
         self._hurry(up.due_ns)
 
     def _ask(self, up: RelayConnection, now_ns: int) -> None:
-        up.asked_ns, up.due_ns = now_ns, now_ns + RETRY_NS
-        self._effects.send(up.id, Kind.SESSIONS_REQUEST, up.id, sequence=up.page)
+        self._effects.requests.append((up.id, up.ask(now_ns)))
 
     def receive_sessions(
         self, relay: int, frame: Frame, now_ns: int
     ) -> Iterator[tuple[RelayConnection, control.SessionEntry]]:
         """Take a page of the sessions that a relay serves, and yield them for `add_routes`."""
-        body = control.read_body(frame, control.Sessions)
         up = self.upstreams.get(relay)
-        if up is None or frame.session != relay:
+        if up is None:
             raise FrameError("session")
-        if up.asked_ns is None or frame.sequence != up.page:
-            return  # it was asked for twice
-        up.asked_ns, up.answered_ns = None, now_ns
-        up.path, up.settled, up.carries = list(body.path), body.settled, body.carries
+        entries = up.take(frame, now_ns)
         if self.own is not None and self.own in up.path:
             self._refuse(up, now_ns)
             return
         for line in up.lines:
             self._lines[line].refused_until_ns, self._lines[line].refusal = None, ""
-        for entry in body.sessions:
+        for entry in entries:
             yield up, entry
-        up.page = body.following
-        if not up.page:
-            up.complete, up.listed_ns = True, now_ns
-        up.due_ns = now_ns if up.page else now_ns + ASK_NS
-        if up.page:
+        if up.page and up.asked_ns is None:
             self._ask(up, now_ns)
 
     def add_routes(
@@ -402,8 +364,7 @@ class RelayClient:
     def receive_denied(self, relay: int, now_ns: int) -> str:
         """Note that a relay lists nothing for us, since we have no right; return its name."""
         up = self.upstreams[relay]
-        up.asked_ns, up.answered_ns = None, now_ns
-        up.due_ns = now_ns + ASK_NS
+        up.on_answered(now_ns)
         return up.name
 
     def check(self, now_ns: int) -> None:

@@ -9,7 +9,7 @@ from p2pmsg.message import MessageBatch
 from p2pmsg.peers.range_reader import RangeReaderBase
 from p2pmsg.ranges.fetch import RangeFetch, end_of
 from p2pmsg.ranges.heads import Heads
-from p2pmsg.ranges.sessions import SessionEntry
+from p2pmsg.ranges.place import SessionEntry
 
 
 class RangeReader(RangeReaderBase, LoopFace):

@@ -9,8 +9,7 @@ from p2pmsg import control, wire
 from p2pmsg.errors import AccessDeniedError, LossReason
 from p2pmsg.publisher.batch import pack_slice
 from p2pmsg.ranges.fetch import RangeFetch, take_reply
-from p2pmsg.ranges.place import Place
-from p2pmsg.ranges.sessions import Presence
+from p2pmsg.ranges.place import Place, Presence
 from p2pmsg.wire import Frame, Kind
 
 SESSION, TOPIC = 7, "t"
@@ -20,30 +19,31 @@ AT = transports.parse_endpoint("tcp://127.0.0.1:1")
 
 @pytest.fixture
 def place():
-    return Place(AT, known=Presence(SESSION, "feed", AT), wanted=SESSION)
+    return Place(AT, known=Presence(SESSION, "feed", AT))
 
 
-def fetch_of(place, start, stop, now_ns=0):
-    return RangeFetch(place, TOPIC, start, stop, SESSION, 1000 * MS, rng=Random(1), now_ns=now_ns)
+def fetch_of(place, start, stop):
+    return RangeFetch(place, TOPIC, start, stop, SESSION, 1000 * MS, rng=Random(1), now_ns=0)
 
 
-def answer(place, start, count, now_ns=0, size=8):
+def answer(fetch, start, count, now_ns=0, size=8):
     values = [(b"%d" % number).ljust(size) for number in range(start, start + count)]
     prefix = wire.stream_prefix(TOPIC, SESSION)
     data = pack_slice(prefix, start, 0, values, None, None, bytearray())[0]
-    take_reply(place, Frame(bytes(data)), now_ns)
+    take_reply({(SESSION, TOPIC): fetch}, Frame(bytes(data)), now_ns)
 
 
-def refuse(place, start, stop, reason):
+def refuse(fetch, start, stop, reason):
     body = control.Refused(TOPIC, [(start, stop)], reason.value)
-    take_reply(place, Frame(wire.control_frame(Kind.REFUSED, SESSION, body)), 0)
+    frame = Frame(wire.control_frame(Kind.REFUSED, SESSION, body))
+    take_reply({(SESSION, TOPIC): fetch}, frame, 0)
 
 
 def asked(place):
     """What is asked for, and is not asked for any more then."""
     ranges = []
     while place.outbox:
-        ranges += control.read_body(Frame(place.outbox.popleft()), control.Nack).ranges
+        ranges += control.read_body(Frame(place.outbox.popleft()[1]), control.Nack).ranges
     return [tuple(one) for one in ranges]
 
 
@@ -63,50 +63,50 @@ def test_what_comes_out_of_order_goes_out_in_order(place):
     fetch = fetch_of(place, 10, 40)
     assert asked(place) == [(10, 40)]
     for start in (30, 20, 10):
-        answer(place, start, 10)
+        answer(fetch, start, 10)
     assert taken(fetch) == [[*range(start, start + 10)] for start in (10, 20, 30)]
     assert fetch.is_over
 
 
 def test_a_refusal_says_nothing_of_what_came_before_it_and_is_one_loss(place):
     fetch = fetch_of(place, 0, 30)
-    answer(place, 0, 10)
-    refuse(place, 0, 15, LossReason.EVICTED)
-    refuse(place, 15, 20, LossReason.EVICTED)
-    answer(place, 20, 10)
+    answer(fetch, 0, 10)
+    refuse(fetch, 0, 15, LossReason.EVICTED)
+    refuse(fetch, 15, 20, LossReason.EVICTED)
+    answer(fetch, 20, 10)
     assert taken(fetch) == [[*range(10)], (10, 20, LossReason.EVICTED), [*range(20, 30)]]
 
 
 def test_what_is_denied_is_raised_and_asked_for_again(place):
     fetch = fetch_of(place, 0, 10)
     asked(place)
-    refuse(place, 0, 10, LossReason.DENIED)
+    refuse(fetch, 0, 10, LossReason.DENIED)
     with pytest.raises(AccessDeniedError, match="'feed' gives us no right"):
         fetch.next_item(0)
     now_ns = fetch.ask(500 * MS)
     fetch.ask(now_ns)
     assert (0, 10) in asked(place)
-    answer(place, 0, 10, now_ns)
+    answer(fetch, 0, 10, now_ns)
     assert taken(fetch, now_ns) == [[*range(10)]]
 
 
 def test_what_did_not_reach_the_caller_comes_again(place):
     fetch = fetch_of(place, 0, 20)
-    answer(place, 0, 10)
-    answer(place, 10, 10)
+    answer(fetch, 0, 10)
+    answer(fetch, 10, 10)
     assert len(taken(fetch)) == 2
     fetch.begin(10, 0)
     assert not taken(fetch)
     fetch.ask(500 * MS)
     assert (10, 20) in asked(place)
-    answer(place, 10, 10)
+    answer(fetch, 10, 10)
     assert taken(fetch) == [[*range(10, 20)]]
 
 
 def test_what_nobody_asked_for_takes_no_more_than_16_mib(place):
     fetch = fetch_of(place, 0, 10_000)
     for number in range(40):
-        answer(place, number, 1, size=2**20)
+        answer(fetch, number, 1, size=2**20)
     found = taken(fetch)
     assert found == [[number] for number in range(len(found))]
     assert 10 < len(found) <= 16
