@@ -140,12 +140,6 @@ class HeadPages:
             del self._pages[probe]
         return None
 
-    def part(self, probe: int) -> Heads | None:
-        """Take out what has come of the answer to `probe`, of which no more will; None: nothing."""
-        pages = self._pages.pop(probe, [])
-        streams = [head for one in pages for head in one.streams]
-        return Heads(pages[0].name, streams, pages[0].floor) if pages else None
-
 
 class Joined(codec.Struct, array_like=True):
     """Subscriber to publisher: the echo came, so the data path works; repeated as a keep-alive."""

@@ -263,10 +263,9 @@ class RelayPeer(ServingPeer):
 
     def _more_upkeep(self) -> Verb[None]:
         metadata = self.core.metadata
-        if metadata is not None:
-            content = metadata.take(now_ns=self.now_ns())
-            if content is not None:
-                yield Blocking(partial(self._alone, metadata.store, content))
+        if metadata is not None and metadata.is_due(now_ns=self.now_ns()):
+            content = metadata.take(self.core.sessions.values(), now_ns=self.now_ns())
+            yield Blocking(partial(self._alone, metadata.store, content))
 
     # ------------------------------------------------------------------ verbs, closing
 
@@ -308,7 +307,7 @@ class RelayPeer(ServingPeer):
 
     def _close_log(self) -> None:
         if self.core.metadata is not None:
-            self.core.metadata.close()
+            self.core.metadata.close(self.core.sessions.values())
         if self.core.log is not None:
             self.core.log.close()
 
@@ -333,7 +332,6 @@ def _open_log(
             "where its sessions go on, and else it is unknown, and not reported",
             config.directory,
         )
-    metadata.write()
     return log, metadata
 
 

@@ -131,8 +131,9 @@ class RangeFetch:
                 self._is_denied = False
                 raise denied_by(self._name, self._topic)
             return None
-        self._ask_due(now_ns)
         self.position = end_of(item)
+        if not self.is_over:
+            self._ask_due(now_ns)
         return item
 
     def _next_output(self, now_ns: int) -> Delivery[Frame] | Loss | None:

@@ -42,7 +42,7 @@ class RelayCore(ServingCore[RelayedSession]):
         config: bounds of the replay buffer, of queues and of answers.
         now_ns: monotonic time.
         log: the local log, or None.
-        metadata: what is kept next to the log, or None.
+        metadata: what is kept next to the log; None without one.
         memory: as for `PublisherCore`.
         topics: what it takes, topics and prefixes. Default: all.
 
@@ -93,19 +93,17 @@ class RelayCore(ServingCore[RelayedSession]):
 
     def _restore(self, now_ns: int) -> None:
         """Take up what the log has, and what it has lost."""
-        if self.log is None:
+        log, metadata = self.log, self.metadata
+        if log is None or metadata is None:
             return
-        metadata = self.metadata
-        for session, topic in self.log.streams():
-            name, hops = ("", 1) if metadata is None else metadata.session(session)
-            served = self.open_session(session, name, hops)
+        for session, topic in log.streams():
+            served = self.open_session(session, *metadata.sessions.get(session, ("", 1)))
             if served is None:
                 continue
             served.is_live = False
-            following = self.log.next(topic, session)
-            end = following
-            if metadata is not None and self.log.earliest(topic, session) is not None:
-                end = metadata.head(session, topic)  # else retention may have deleted all of it
+            end = following = log.next(topic, session)
+            if log.earliest(topic, session) is not None:  # else retention may have deleted it
+                end = max(following, metadata.heads.get((session, topic), 0))
             stream = self.open_stream(session, topic, following, now_ns=now_ns)
             if stream is None:
                 continue
@@ -113,10 +111,14 @@ class RelayCore(ServingCore[RelayedSession]):
                 stream.end = end
                 self.cut[session, topic] = stream
             stream.start = served.head(topic)[0]
-            for loss in [] if metadata is None else metadata.losses(session, topic):
-                known = stream.losses.overlap_count(loss.start, loss.stop)
-                if loss.stop <= following and not known:
+            beyond = []
+            for loss in metadata.losses.pop((session, topic), []):
+                if loss.stop > following:
+                    beyond.append(loss)
+                elif not stream.losses.overlap_count(loss.start, loss.stop):
                     stream.losses.add(loss)
+            if beyond and following < end:
+                metadata.losses[session, topic] = beyond
 
     def open_session(self, session: int, name: str, hops: int) -> RelayedSession | None:
         """Serve a session from now on; None where there are too many."""
@@ -133,14 +135,14 @@ class RelayCore(ServingCore[RelayedSession]):
         served.is_live = True
         served.name, served.hops = name, min(hops, control.PATH_MAX)
         self._changed()
-        if self.metadata is not None and self.log is not None:
-            self.metadata.on_session(session, name, served.hops)
         return served
 
     def _changed(self) -> None:
         """Say with the next pulse, which is due now, that there are other sessions."""
         self.version += 1
         self._pulse_ns = 0
+        if self.metadata is not None:
+            self.metadata.on_change()
 
     def open_stream(
         self, session: int, topic: str, start: int, *, now_ns: int
@@ -197,16 +199,16 @@ class RelayCore(ServingCore[RelayedSession]):
             return False
         kept = self.memory.make(frame.data)
         self._keep(stream, start, stop - start, kept, kept, latest_ns, now_ns, wall_ns)
-        self._advance(session, stream, stop)
+        self._advance(stream, stop)
         stream.received += stop - start
         return True
 
-    def _advance(self, session: int, stream: RelayedStream, following: int) -> None:
+    def _advance(self, stream: RelayedStream, following: int) -> None:
         """Note that everything before `following` came, or is lost."""
         stream.next = following
         stream.end = max(stream.end, following)
         if self.metadata is not None:
-            self.metadata.on_head(session, stream.topic, stream.end)
+            self.metadata.on_move()
 
     def lose(self, session: int, topic: str, loss: Loss, *, now_ns: int) -> None:
         """Note that a range did not reach this relay, and never will."""
@@ -215,22 +217,21 @@ class RelayCore(ServingCore[RelayedSession]):
         if served is None or stream is None or loss.stop <= stream.next:
             return
         loss = Loss(max(loss.start, stream.next), loss.stop, loss.reason)
-        self._advance(session, stream, loss.stop)
+        self._advance(stream, loss.stop)
         stream.lost += loss.count
         stream.losses.add(loss)
         if len(stream.losses) > LOSSES_MAX:
             stream.losses.forget_first()
-        if self.metadata is not None and self.log is not None:
-            self.metadata.on_loss(session, topic, loss)
+        if self.metadata is not None:
+            self.metadata.on_change()
         self.heartbeats.put_off(stream, now_ns)
 
     def give_up(self, session: int, topic: str, *, now_ns: int) -> None:
         """Report lost what only the log of a former incarnation had of a stream."""
-        stream = self.cut.pop((session, topic), None)
-        served = self.sessions.get(session)
-        if stream is None or served is None:
+        stream, former = self.end_cut(session, topic)
+        if stream is None or session not in self.sessions:
             return
-        for loss in [] if self.metadata is None else self.metadata.losses(session, topic):
+        for loss in former:
             if stream.next < loss.stop and loss.start < stream.end:
                 gone = Loss(stream.next, loss.start, LossReason.CRASH)
                 known = Loss(loss.start, min(loss.stop, stream.end), loss.reason)
@@ -238,6 +239,12 @@ class RelayCore(ServingCore[RelayedSession]):
                     self.lose(session, topic, one, now_ns=now_ns)
         gone = Loss(stream.next, stream.end, LossReason.CRASH)
         self.lose(session, topic, gone, now_ns=now_ns)
+
+    def end_cut(self, session: int, topic: str) -> tuple[RelayedStream | None, list[Loss]]:
+        """Wait no longer for the end of a stream; return it, and what had been lost of that."""
+        stream = self.cut.pop((session, topic), None)
+        metadata = self.metadata
+        return stream, [] if metadata is None else metadata.losses.pop((session, topic), [])
 
     def set_path(self, upstream: Iterable[int]) -> None:
         """Take from which relays the upstreams get anything."""
@@ -290,8 +297,6 @@ class RelayCore(ServingCore[RelayedSession]):
             del self.sessions[session]
             self._stream_count -= len(served.streams)
             self.requests.forget_session(session)
-            if self.metadata is not None:
-                self.metadata.forget_session(session)
             done += 1
         if done:
             self._changed()

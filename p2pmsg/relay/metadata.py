@@ -2,12 +2,13 @@
 
 The log has frames only. Without this a relay that was restarted could serve them, but would not
 know whose they are, why something is missing, nor that its log has lost its end. It is written
-again, whole, when it changes.
+again, whole, when that changes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from p2pmsg.relay.session import RelayedSession
 from recovery import Loss, LossReason, RecoveryError
 from transports.trouble import Trouble
 
@@ -26,7 +27,7 @@ CREATE TABLE loss (
 """
 """Sessions are in hexadecimal."""
 LOSSES_MAX: Final = 4096
-"""Ranges that are remembered, over all streams; the oldest are forgotten first."""
+"""Ranges that are written, over all streams."""
 
 WRITE_NS: Final = 200_000_000
 """It is written at most so often, and more rarely where there is much: see `_ROW_NS`."""
@@ -48,6 +49,10 @@ class RelayMetadata:
         file: the open file, which it closes.
 
     Attributes:
+        sessions, heads: what was in it: names and hops by session, and by session and topic up to
+            where a stream came, or is lost, at least.
+        losses: by session and topic, losses of former incarnations, in order; those of streams
+            whose end the log has lost are written again.
         errors: how often it could not be written; it is tried again.
 
     Raises:
@@ -59,92 +64,57 @@ class RelayMetadata:
     def __init__(self, file: "Store") -> None:
         self._file = file
         self._is_closed = False
-        self._changed = True  # even one that knows nothing says whose the log is
-        self._moved = False
+        self._changed = self._moved = False
         self._due_ns = 0
         self.errors = 0
         consequence = "a relay that is restarted meanwhile does not know all names and losses"
         self._trouble = Trouble(f"{file.path} cannot be written", consequence)
+        self.losses: dict[tuple[int, str], list[Loss]] = {}
         try:
-            self._sessions = {
+            self.sessions = {
                 int(session, 16): (str(name), int(hops))
                 for session, name, hops in file.rows("SELECT * FROM session")
             }
-            self._losses = [
-                (int(session, 16), str(topic), Loss(int(start), int(stop), LossReason(reason)))
-                for _, session, topic, start, stop, reason in file.rows("SELECT * FROM loss")
-            ]
-            self._heads = {
+            for session, topic, start, stop, reason in file.rows(
+                "SELECT session, topic, start, stop, reason FROM loss ORDER BY start"
+            ):
+                loss = Loss(int(start), int(stop), LossReason(reason))
+                self.losses.setdefault((int(session, 16), str(topic)), []).append(loss)
+            self.heads = {
                 (int(session, 16), str(topic)): int(head)
                 for session, topic, head in file.rows("SELECT * FROM head")
             }
         except (ValueError, TypeError) as error:
             raise RecoveryError(f"what is in it makes no sense: {error}") from error
 
-    def session(self, session: int) -> tuple[str, int]:
-        """Return a session's name and hops."""
-        return self._sessions.get(session, ("", 1))
-
-    def losses(self, session: int, topic: str) -> list[Loss]:
-        """Return what is known to be lost of a stream, in order."""
-        found = [loss for its, name, loss in self._losses if (its, name) == (session, topic)]
-        return sorted(found, key=lambda loss: loss.start)
-
-    def head(self, session: int, topic: str) -> int:
-        """Return up to where a stream came, or is lost, at least; 0 where that is not known."""
-        return self._heads.get((session, topic), 0)
-
-    def on_head(self, session: int, topic: str, following: int) -> None:
-        """Note that all of a stream before `following` came, or is lost."""
-        self._heads[session, topic] = following
+    def on_move(self) -> None:
+        """Note that a stream came further; after a crash of the system less of that is known."""
         self._moved = True
 
-    def on_session(self, session: int, name: str, hops: int) -> None:
-        """Note who published a session."""
-        if self._sessions.get(session) != (name, hops):
-            self._sessions[session] = (name, hops)
-            self._changed = True
-
-    def on_loss(self, session: int, topic: str, loss: Loss) -> None:
-        """Note that a range was lost."""
-        self._losses.append((session, topic, loss))
-        del self._losses[:-LOSSES_MAX]
+    def on_change(self) -> None:
+        """Note that there are other sessions, or losses."""
         self._changed = True
 
-    def forget_session(self, session: int) -> None:
-        """Forget a session."""
-        if self._sessions.pop(session, None) is not None:
-            self._losses = [entry for entry in self._losses if entry[0] != session]
-            self._heads = {key: head for key, head in self._heads.items() if key[0] != session}
-            self._changed = True
-
-    def write(self, *, now_ns: int | None = None) -> None:
-        """Write what has changed, if it was not just written; None: write it in any case.
-
-        An error is counted, and it is tried again.
-        """
-        content = self.take(now_ns=now_ns)
-        if content is not None:
-            self.store(content)
-
     def is_due(self, *, now_ns: int) -> bool:
-        """Whether `take` has something."""
+        """Whether what has changed is to be written."""
         return (self._changed or self._moved) and now_ns >= self._due_ns
 
-    def take(self, *, now_ns: int | None = None) -> Content | None:
-        """Return what `write` would write now, or None; `store` it."""
-        is_new = self._changed or self._moved
-        if not is_new or (now_ns is not None and now_ns < self._due_ns):
-            return None
-        sessions = [(f"{session:016x}", *known) for session, known in self._sessions.items()]
-        heads = [(f"{session:016x}", *rest, at) for (session, *rest), at in self._heads.items()]
-        losses = [
-            (None, f"{session:016x}", topic, loss.start, loss.stop, loss.reason.value)
-            for session, topic, loss in self._losses
-        ]
+    def take(self, served: Iterable[RelayedSession], *, now_ns: int) -> Content:
+        """Return what is to be written of these sessions; `store` it."""
+        sessions, heads, losses = [], [], []
+        for one in served:
+            session = f"{one.session:016x}"
+            sessions.append((session, one.name, one.hops))
+            for topic, stream in one.streams.items():
+                heads.append((session, topic, stream.end))
+                former = self.losses.get((one.session, topic), ())
+                losses += [
+                    (None, session, topic, loss.start, loss.stop, loss.reason.value)
+                    for loss in (*stream.losses, *former)
+                ]
+        del losses[:-LOSSES_MAX]
         row_count = len(sessions) + len(heads) + len(losses)
-        self._due_ns = 0 if now_ns is None else now_ns + WRITE_NS + _ROW_NS * row_count
-        # After a crash of the system older heads say less, and nothing false.
+        self._due_ns = now_ns + WRITE_NS + _ROW_NS * row_count
         is_durable, self._changed, self._moved = self._changed, False, False
         changes: list[tuple[str, Sequence[Row]]] = [
             *((f"DELETE FROM {table}", [()]) for table in ("session", "head", "loss")),
@@ -173,8 +143,9 @@ class RelayMetadata:
         finally:
             self._changed |= not written  # Ctrl-C may have come
 
-    def close(self) -> None:
+    def close(self, served: Iterable[RelayedSession]) -> None:
         """Write what has changed, and close the file."""
-        self.write()
+        if self._changed or self._moved:
+            self.store(self.take(served, now_ns=self._due_ns))
         self._is_closed = True
         self._file.close()

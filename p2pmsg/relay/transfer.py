@@ -110,7 +110,7 @@ class Transfer:
         source, relay = self._source, self._relay
         for place, stream in list(relay.cut.items()):
             if stream.next >= stream.end:
-                del relay.cut[place]
+                relay.end_cut(*place)
                 self._cut_ns.pop(place, None)
                 continue
             since_ns = self._cut_ns.setdefault(place, now_ns)

@@ -160,11 +160,6 @@ class RelayClient:
             return None
         return merge_heads(self.take_held(peer.session))
 
-    def hold_part(self, peer: Session, heads: control.Heads) -> None:
-        """Keep the first pages of an echo whose others will not come."""
-        _, held = self._held.setdefault(peer.session, (0, {}))
-        held.setdefault(peer.session, heads)
-
     def take_held(self, session: int) -> list[control.Heads]:
         """Take out what first echoes of a session have said."""
         return [*self._held.pop(session, (0, {}))[1].values()]

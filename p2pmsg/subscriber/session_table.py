@@ -185,7 +185,6 @@ class SessionTable:
         peer.own.is_open, peer.own.urgent, peer.own.silent = False, None, None
         if peer.current is peer.own:
             peer.current = None
-        self._hold_part(peer)
         peer.handshake.cancel(self.effects)
         if peer.relayed or self.relays.may_have(peer, now_ns):
             self.effects.disconnect(peer.session)
@@ -209,7 +208,6 @@ class SessionTable:
             return  # a relay that has met it may still serve it
         if peer.joined or peer.group is not None:
             return
-        self._hold_part(peer)
         if peer.state is State.GIVEN_UP and all(s.receiver.started for s in peer.streams.values()):
             return
         self._begin_unjoined(peer, now_ns)
@@ -220,12 +218,6 @@ class SessionTable:
         for stream in peer.streams.values():
             stream.receiver.give_up(LossReason.PUBLISHER_GONE)
             self.stream_table.drain(stream)
-
-    def _hold_part(self, peer: Session) -> None:
-        """Keep what has come of an echo of several pages."""
-        part = None if peer.probe is None else self.pages.part(peer.probe)
-        if part is not None and not peer.joined:
-            self.relays.hold_part(peer, part)
 
     def _begin_unjoined(self, peer: Session, now_ns: int) -> None:
         """Begin the streams of a session whose echo will not come, as far as they are known.

@@ -59,6 +59,12 @@ class RelayTalk:
     def ask(self, request):
         return answers(self.core.requests, b"s", request, now_ns=self.now_ns)
 
+    def write(self, metadata=None, now_ns=0):
+        """Write the metadata, or other ones."""
+        metadata = metadata or self.core.metadata
+        assert metadata.is_due(now_ns=now_ns)
+        metadata.store(metadata.take(self.core.sessions.values(), now_ns=now_ns))
+
     def sent(self):
         found = [*self.core.outbox, *self.core.control.drain()]
         self.core.outbox.clear()
@@ -213,7 +219,7 @@ def store():
 
 class TestWithALog:
     def restart(self, talk, store, **options):
-        talk.core.metadata.write()
+        talk.write()
         store.kill()
         return RelayTalk(store=store, **options)
 
@@ -236,7 +242,7 @@ class TestWithALog:
 class TestWithALogThatWasCut:
     def restart(self, talk, store, byte_count=30):
         """Kill it, and shorten what it had written last."""
-        talk.core.metadata.write()
+        talk.write()
         store.kill()
         name = max(name for name in store.names() if name.endswith(".log"))
         store.write(name, store.read(name)[:-byte_count])
@@ -257,13 +263,6 @@ class TestWithALogThatWasCut:
         assert replies == [sent]
         assert refusals(again.ask(frames.nack((3, 5)))) == [([], "budget")]
 
-    def test_what_is_gone_and_given_up_is_lost(self, store):
-        _, again = self.cut(store)
-        again.core.give_up(SESSION, "t", now_ns=0)
-        assert refusals(again.ask(frames.nack((3, 5)))) == [([(3, 5)], "crash")]
-        assert again.core.sessions[SESSION].heads() == {"t": (0, 5)}
-        assert not again.core.cut
-
     def test_a_loss_that_was_reported_keeps_its_reason(self, store):
         talk = RelayTalk(store=store).open()
         talk.give(0, 3)
@@ -278,7 +277,7 @@ class TestWithALogThatWasCut:
     def test_a_loss_within_a_stream_is_a_loss_without_the_metadata_too(self, store):
         talk = RelayTalk(store=store).open()
         talk.give(0)
-        talk.core.metadata.write()
+        talk.write()
         talk.lose(1, 4, "timeout")
         talk.give(4)
         store.kill()
@@ -288,21 +287,25 @@ class TestWithALogThatWasCut:
 
 
 def test_metadata_that_cannot_be_written_is_written_later_and_says_so(caplog):
-    file = MemoryStoreFile("relay.sqlite")
+    file, talk = MemoryStoreFile("relay.sqlite"), RelayTalk().open()
+    talk.give(0)
+    talk.lose(1, 4)
     metadata = RelayMetadata(file.open(TABLES))
-    metadata.write()
-    metadata.on_session(7, "feed", 1)
+    metadata.on_change()
     file.failing["write"] = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     for turn in range(20):
-        metadata.write(now_ns=turn * 2 * WRITE_NS)
+        talk.write(metadata, turn * 2 * WRITE_NS)
     assert metadata.errors == 20
     assert len(caplog.records) == 1
     assert "No space left" in caplog.text
     file.failing.clear()
-    metadata.write(now_ns=40 * WRITE_NS)
+    talk.write(metadata, 40 * WRITE_NS)
     assert "again" in caplog.records[-1].message
+    assert not metadata.is_due(now_ns=80 * WRITE_NS)
     file.kill()
-    assert RelayMetadata(file.open(TABLES)).session(7) == ("feed", 1)
+    again = RelayMetadata(file.open(TABLES))
+    assert (again.sessions, again.heads) == ({SESSION: ("feed", 1)}, {(SESSION, "t"): 4})
+    assert again.losses == {(SESSION, "t"): [Loss(1, 4, LossReason.CRASH)]}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import pytest
 
 from p2pmsg import control, wire
-from p2pmsg.subscriber.relays import LOOP
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, refused, welcome
 from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
@@ -25,10 +24,6 @@ def sessions(*entries, relay=RELAY, path=None, page=0, following=0, settled=True
 
 class Relayed(Talk):
     """As `Talk`, with relays at some of the lines."""
-
-    def __init__(self, *, own=None, **options):
-        super().__init__(**options)
-        self.core.relays.own = own
 
     def requests(self):
         """Take out the requests: (kind, whose, body)."""
@@ -140,32 +135,6 @@ class TestTwoRoutes:
         talk.reply(refused((12, 20)), session=RELAY)
         assert talk.read() == [("t", 12, 20, "evicted"), ("t", 20, 1)]
 
-    def test_a_publisher_that_is_followed_by_another_lives_on_at_the_relay(self):
-        talk = Relayed().two()
-        talk.hear(data(2), line=1)
-        talk.hear(welcome(77), line=0)
-        peer = talk.core.peers[SESSION]
-        assert (peer.gone, peer.direct, [route.key for route in peer.routes]) == (
-            False, False, [RELAY],
-        )  # fmt: skip
-        talk.pass_ms(30)
-        assert (RELAY, [(0, 2)]) in talk.nacks()
-
-
-def test_a_relay_that_restarts_without_its_log_gets_its_routes_back():
-    talk = Relayed().meet(heads=[head(0)])
-    talk.hear(data(0))
-    talk.hear(data(3))
-    talk.read()
-    talk.meet(OTHER, heads=[head(4)])
-    peer = talk.core.peers[SESSION]
-    assert ([route.key for route in peer.routes], peer.gone) == ([OTHER], False)
-    assert ("disconnect", -1, RELAY) in talk.commanded()
-    talk.pass_ms(50)
-    assert (OTHER, [(1, 3)]) in talk.nacks()
-    talk.reply(data(1, 2), session=OTHER)
-    assert talk.read() == [("t", 1, 2), ("t", 3, 1)]
-
 
 def test_replies_are_taken_from_those_who_have_a_route_only():
     talk = Relayed(lines=2).meet(heads=[head(0)])
@@ -173,28 +142,6 @@ def test_replies_are_taken_from_those_who_have_a_route_only():
     talk.reply(data(0), session=OTHER)
     talk.reply(data(0), session=SESSION)
     assert (talk.read(), talk.core.invalid["session"]) == ([], 2)
-
-
-LOOPS = {
-    "itself": [RELAY],
-    "each other": [OTHER, RELAY],
-    "three in a ring": [OTHER, 0xCC, RELAY],
-}
-
-
-class TestLoops:
-    @pytest.mark.parametrize("path", LOOPS.values(), ids=LOOPS)
-    def test_a_loop_is_refused(self, path):
-        talk = Relayed(own=RELAY)
-        relay = path[0]
-        talk.hear(relay_welcome(relay))
-        talk.reply(sessions((SESSION, 1), relay=relay, path=path), session=relay)
-        assert talk.core.relays.loops_refused >= 1
-        assert ("leave", 0, 0) in talk.commanded()
-        line = talk.core.lines[0]
-        assert (line.is_answered, line.problem) == (True, LOOP)
-        talk.hear(data(0))
-        assert (talk.core.peers, talk.core.relays.path_beyond()) == ({}, [])
 
 
 def test_who_starts_at_the_earliest_begins_where_any_route_does():
