@@ -26,7 +26,7 @@ AREAS = {
     "mold": ("unit/p2pmsg/mold/*", "*/test_*mold*.py"),
     "queue": ("unit/p2pmsg/queue/*", "*/test_*queue*.py", "*/test_*pipeline.py",
               "integration/test_full_disk.py"),
-    "reach": ("unit/p2pmsg/bridge/*", "*/test_bridge*.py", "*/test_cli_bridge.py",
+    "reach": ("unit/p2pmsg/bridge/*", "*/test_bridge*.py",
               "*/test_other_languages.py", "unit/p2pmsg/test_protocol_page.py",
               "unit/p2pmsg/webhooks/*", "*/test_webhooks*.py",
               "integration/test_reach_protocols.py"),

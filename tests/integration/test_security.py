@@ -1,17 +1,21 @@
 """Peers with keys: what is delivered, and what comes of wrong, missing and changed keys."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
 
 import pytest
 
-from p2pmsg import App, Publisher, Pusher, Relay, Subscriber, metrics
-from p2pmsg.errors import AuthenticationError, ConfigError
+from p2pmsg import App, Publisher, Puller, Pusher, Relay, Requester, Responder, Subscriber, metrics
+from p2pmsg.errors import AccessDeniedError, AuthenticationError, ConfigError
 from p2pmsg.log import LogConfig
+from p2pmsg.queue.admin import LiveBox
+from p2pmsg.reader import HeadsWatch, RangeReader
 from tests.endpoints import lasting_endpoint
 from tests.integration.peers import LOOPBACK, eventually
+from tests.integration.secure import rewrite
 from transports.curve import key_text
 
 TIMEOUT = 60.0
@@ -203,3 +207,121 @@ def test_a_refusal_ends_no_app_which_goes_on_when_its_key_is_admitted(peers, cap
         threading.Thread(target=admit, daemon=True).start()
         asyncio.run(asyncio.wait_for(app.serve(), 60))
         assert sorted(seen) == ["job", "message"]
+
+
+def test_dead_letters_over_the_wire(peers):
+    security = peers.security("pusher", "admin")
+    with Pusher(LOOPBACK, security=security, deliveries_max=1) as pusher:
+        place = peers.pinned(pusher.endpoint, "pusher")
+        pusher.push("bad")
+        with Puller(place, security=peers.security("pusher")) as puller:
+            puller.receive(TIMEOUT).discard("no good")
+            eventually(lambda: pusher.stats().dead == 1)
+        with contextlib.closing(LiveBox(place, TIMEOUT, peers.security("admin"))) as box:
+            assert [letter.value for letter in box.list()] == ["bad"]
+            assert box.act("purge", [], True) == 1
+        with contextlib.closing(LiveBox(place, TIMEOUT, peers.security("stranger"))) as box:
+            with pytest.raises(AuthenticationError, match="does not admit our key"):
+                box.list()
+        with contextlib.closing(LiveBox(pusher.endpoint, 0.2)) as box:
+            with pytest.raises(AuthenticationError, match="needs keys"):
+                box.list()
+
+
+DOUBLE = {"double": lambda n: 2 * n}
+
+
+def test_a_responder_with_another_key_and_one_that_is_right(peers):
+    security = peers.security("client")
+    with (
+        Responder(LOOPBACK, DOUBLE, security=peers.security("a", "client")) as wrong,
+        Responder(LOOPBACK, DOUBLE, security=peers.security("b", "client")) as right,
+    ):
+        places = [peers.pinned(wrong.endpoint, "b"), peers.pinned(right.endpoint, "b")]
+        with Requester(places, security=security) as requester:
+            assert requester.request("double", 1, timeout=TIMEOUT) == 2
+            answers = requester.request_all("double", 1, deadline=TIMEOUT)
+            assert answers.values == {right.endpoint: 2}
+            assert list(answers.errors) == [wrong.endpoint]
+        with Requester(places[0], security=security) as requester:
+            with pytest.raises(AuthenticationError, match="does not hold the pinned key"):
+                requester.request("double", 1, timeout=TIMEOUT)
+
+
+@pytest.fixture
+def publisher(peers):
+    with Publisher(LOOPBACK, security=peers.security("pub", "reader", "relay")) as made:
+        made.publish_many("t", list(range(100)))
+        made.flush()
+        yield made
+
+
+def values(reader, **options):
+    return [one for batch in reader.fetch("t", 0, 100, **options) for one in batch.values]
+
+
+def test_ranges_of_a_publisher_and_of_a_relay(peers, publisher):
+    up, security = peers.pinned(publisher.endpoint, "pub"), peers.security("reader")
+    with RangeReader(up, timeout=TIMEOUT, security=security) as reader:
+        heads = reader.heads()
+        assert heads.streams["t"].next == 100
+        assert values(reader) == list(range(100))
+    with RangeReader(
+        up, timeout=TIMEOUT, security=security, session=heads.session,
+        recovery_endpoint=heads.recovery_endpoint,
+    ) as reader:  # fmt: skip
+        assert values(reader, session=heads.session) == list(range(100))
+    with Relay(up, LOOPBACK, security=peers.security("relay", "reader")) as relay:
+        relay.wait_for_streams(1, TIMEOUT)
+        place = peers.pinned(relay.endpoint, "relay")
+        with RangeReader(place, timeout=TIMEOUT, security=security) as reader:
+            assert [one.session for one in reader.sessions()] == [heads.session]
+
+
+def test_a_heads_watch_that_is_refused_and_heals(peers, publisher):
+    up, stranger = peers.pinned(publisher.endpoint, "pub"), peers.security("stranger")
+    with HeadsWatch([up], topics=["t"], security=stranger) as watch:
+        eventually(lambda: "does not admit our key" in watch.unanswered().get(up, ""))
+        assert watch.heads() == {up: None}
+        peers.security("pub", "stranger")
+        assert watch.wait_until_asked(TIMEOUT)
+        assert watch.heads()[up].streams["t"].next == 100
+        eventually(lambda: watch.unanswered() == {})
+
+
+def test_what_a_reader_may_not_read_is_raised(peers, tmp_path):
+    access = tmp_path / "access.toml"
+    access.write_text("[[rule]]\nwho = ['reader']\nsubscribe = ['t']\n")
+    security = peers.security("pub", "reader", access=access)
+    with Publisher(LOOPBACK, security=security) as publisher:
+        for topic in ("t", "hidden"):
+            publisher.publish_many(topic, list(range(10)))
+        publisher.flush()
+        up = peers.pinned(publisher.endpoint, "pub")
+        with RangeReader(up, timeout=TIMEOUT, security=peers.security("reader")) as reader:
+            assert set(reader.heads().streams) == {"t"}
+            assert set(reader.heads(topics=["t", "hidden", "t*", "*"]).streams) == {"t"}
+            assert {each: error.topic for each, error in reader.denied.items()} == {
+                each: each for each in ("hidden", "t*", "*")
+            }
+            assert reader.heads(topics=["hidden"]).streams == {}
+            assert "no rule gives it" in reader.denied["hidden"].reason
+            assert set(reader.heads(topics=["t"]).streams) == {"t"}
+            assert reader.denied == {}
+            denied = reader.fetch("hidden", 0, 10)
+            for _ in range(2):
+                with pytest.raises(AccessDeniedError) as caught:
+                    next(denied)
+                assert (caught.value.verb, caught.value.topic) == ("subscribe", "hidden")
+            assert [one for batch in reader.fetch("t", 0, 10) for one in batch.values] == [
+                *range(10)
+            ]
+        with HeadsWatch([up], topics=["t", "hidden"], security=peers.security("reader")) as watch:
+            with pytest.raises(AccessDeniedError, match="subscribe 'hidden'"):
+                watch.wait_until_asked(TIMEOUT)
+            eventually(lambda: set(watch.heads()[up].streams) == {"t"})
+            assert [error.topic for error in watch.denied()[up]] == ["hidden"]
+            rewrite(access, "[[rule]]\nwho = ['reader']\nsubscribe = ['t', 'hidden']\n")
+            security.grants._due_ns = 0
+            eventually(lambda: watch.denied() == {})
+            assert watch.wait_until_asked(TIMEOUT)

@@ -12,7 +12,7 @@ from p2pmsg.webhooks import Endpoint, Sender, channel
 from tests.integration.commands import run_here
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.test_serve import Events, ask, serving, values
-from tests.integration.test_serve_cli import HERE
+from tests.integration.test_serve_ahead import HERE
 from tests.integration.webhooks import LOOPBACK as ALLOW
 from tests.integration.webhooks import Receiver
 

@@ -5,10 +5,12 @@ import json
 import pytest
 
 from tests.bench.groups import RECEIVER_ADDRESS, SENDER_ADDRESS
-from tests.integration import test_udp_network
-from tests.integration.test_udp_network import filter_datagrams, inside, python
-
-pytestmark = test_udp_network.pytestmark
+from tests.integration.test_udp_network import (  # noqa: F401
+    filter_datagrams,
+    inside,
+    pytestmark,
+    python,
+)
 
 PUBLISHER = """
     import sys, time, p2pmsg

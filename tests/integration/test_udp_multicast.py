@@ -1,4 +1,4 @@
-"""UDP multicast on real sockets: dropped datagrams, bursts, reordering, receivers that stop."""
+"""UDP multicast on real sockets: dropped datagrams, reordering, receivers that stop, logs."""
 
 import logging
 import random
@@ -8,10 +8,12 @@ import time
 import pytest
 
 import p2pmsg
+from p2pmsg import LogConfig
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from tests.endpoints import free_port
 from tests.integration.inside import lose_on_line
 from tests.integration.peers import (
+    TOPIC,
     check_exact,
     check_ledger,
     eventually,
@@ -338,3 +340,55 @@ def test_a_publisher_keeps_to_its_rate(make_publisher, make_subscriber, endpoint
     # No sooner than that: a slow machine takes longer, and never less.
     assert time.monotonic() - began >= (total - burst) / rate - 0.2
     assert subscriber.stats().lost == 0
+
+
+def publish_by_turns(publisher, numbers):
+    """Publish numbers one by one and in one call, by turns."""
+    numbers = list(numbers)
+    for at in range(0, len(numbers), 500):
+        part = numbers[at : at + 500]
+        for number in part[:100]:
+            publisher.publish(TOPIC, number)
+        if part[100:]:
+            publisher.publish_many(TOPIC, part[100:])
+
+
+@pytest.mark.parametrize(
+    ("fsync", "part"),
+    [
+        ("interval", 0),
+        ("always", 0.2),
+        pytest.param("never", 0.2, marks=pytest.mark.long),
+        pytest.param("interval", 0.2, marks=pytest.mark.long),
+        pytest.param("always", 0, marks=pytest.mark.long),
+        pytest.param("never", 0, marks=pytest.mark.long),
+    ],
+)
+def test_a_publisher_goes_on_in_its_session(
+    tmp_path, make_publisher, make_subscriber, endpoint, fsync, part
+):
+    log = LogConfig(tmp_path, fsync=fsync)
+    first = make_publisher(endpoint, log=log, name="feed")
+    subscriber = make_subscriber(endpoint, joins=first)
+    lose_datagrams(subscriber, part)
+    session = first.session
+    publish_by_turns(first, range(2000))
+    check_exact(take(subscriber, 2000))
+    first.close()
+
+    second = make_publisher(endpoint, log=log, name="feed")
+    assert second.session == session
+    second.wait_for_subscribers(1, timeout=60)
+    publish_by_turns(second, range(2000, 4000))
+    check_exact(take(subscriber, 2000), range(2000, 4000))
+    second.publish("opened since", 0)
+    assert subscriber.receive(60).topic == "opened since"
+    check_ledger(subscriber, delivered=4001, outstanding=0, lost=0)
+    stats = second.stats()
+    assert stats.log is not None
+    assert stats.published == 4001
+    assert sum(stats.repaired.values()) == stats.messages_repaired
+    if not part:  # the receiver knows that the marks count from the start
+        eventually(lambda: second.stats().multicast.receivers_waited_for == 1)
+    else:
+        assert stats.repaired["buffer"] >= stats.multicast.messages_repaired

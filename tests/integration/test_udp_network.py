@@ -23,7 +23,6 @@ pytestmark = pytest.mark.skipif(
 )
 COUNT = 20_000
 PLACE = "udp://239.255.12.1:5600?interface={}"
-
 PUBLISHER = """
     import sys, time, p2pmsg
     with p2pmsg.Publisher(sys.argv[1], name="feed") as publisher:
@@ -64,17 +63,11 @@ def python(pid, program, *arguments):
     )  # fmt: skip
 
 
-def filter_datagrams(pid, rule):
-    """Let nftables drop what comes in; an empty rule takes it off."""
+def filter_datagrams(pid, rule, hook="input"):
+    """Let nftables drop what comes in, or goes out; an empty rule takes it off."""
     lines = ["flush ruleset"]
     if rule:
-        lines += [
-            "table inet loss {",
-            "chain input { type filter hook input priority 0;",
-            f"{rule}",
-            "}",
-            "}",
-        ]
+        lines += [f"table inet t {{ chain c {{ type filter hook {hook} priority 0; {rule}; }}; }}"]
     done = inside(pid, "nft", "-f", "-", stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     _, said = done.communicate("\n".join(lines) + "\n", timeout=60)
     if done.returncode:

@@ -13,13 +13,12 @@ import pytest
 import p2pmsg
 from tests.bench.groups import RECEIVER_ADDRESS, SENDER_ADDRESS
 from tests.endpoints import free_port
-from tests.integration.test_udp_network import inside, python
+from tests.integration.test_udp_network import filter_datagrams, inside, python
 from tests.integration.test_udp_network import pytestmark as needs_root
 
 BROADCAST = "255.255.255.255"
 """The system refuses to send there: sockets that do not ask for it may not broadcast."""
 GROUP = "udp://239.255.12.1:5600?interface={}"
-
 PUBLISHER = """
     import json, logging, sys, time, p2pmsg
     said = []
@@ -78,8 +77,6 @@ SUBSCRIBER = """
             time.sleep(0.01)
         print(json.dumps([a < b for a, b in zip(frames, now)] + [said]), flush=True)
 """
-
-
 REJOINER = """
     import logging, sys
     from transports.udp import UdpReceiver
@@ -126,15 +123,7 @@ def run(wire):
 
 def refuse(pid, rule):
     """Let nftables refuse what goes out; an empty rule takes it off."""
-    lines = ["flush ruleset"]
-    if rule:
-        lines.append(
-            f"table inet t {{ chain out {{ type filter hook output priority 0; {rule}; }}; }}"
-        )
-    done = inside(pid, "nft", "-f", "-", stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    _, said = done.communicate("\n".join(lines) + "\n", timeout=60)
-    if done.returncode:
-        pytest.skip(f"nftables cannot do that here: {said.strip()}")
+    filter_datagrams(pid, rule, "output")
 
 
 def command(pid, text):

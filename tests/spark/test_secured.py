@@ -18,7 +18,6 @@ from tests.spark.conftest import ROOT
 from tests.spark.streams import Collector, collect_now, read_stream, sealed
 from tests.spark.test_batch import offsets, read
 
-spark_only = [pytest.mark.spark, pytest.mark.timeout(600)]
 A, KEY = "tcp://10.0.0.1:5556", "A" * 43
 SECRET = "B" * 42 + "A"
 GOOD = {"peers": A, "subscribe": "t"}

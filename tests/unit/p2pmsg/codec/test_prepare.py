@@ -4,7 +4,6 @@ import dataclasses
 import datetime
 import decimal
 import enum
-import uuid
 from typing import Any
 
 import pytest
@@ -51,16 +50,6 @@ PLAIN = {
     "an Enum in a record": Order(1, Side.BUY),
     "an extension": codec.Ext(5, b"x"),
 }
-EXACT = {
-    "a Decimal": DECIMAL,
-    "a date": datetime.date(2026, 11, 23),
-    "a time": datetime.time(8, 30, 0, 5),
-    "a time with an offset": datetime.time(8, 30, tzinfo=UTC),
-    "a naive datetime": datetime.datetime(2026, 11, 23, 8, 30),
-    "a timedelta": datetime.timedelta(days=-3, microseconds=5),
-    "the largest timedelta": datetime.timedelta.max,
-    "a UUID": uuid.UUID(int=2**127 + 5),
-}
 
 
 def arrived(value):
@@ -71,19 +60,6 @@ def arrived(value):
 def test_what_needs_nothing_is_left_as_it_is(value):
     assert prepare_noting(value, None, "value") == (value, False)
     assert prepare(value) is value
-
-
-@pytest.mark.parametrize("value", EXACT.values(), ids=EXACT)
-def test_a_type_that_msgpack_does_not_have_arrives(value):
-    nested = {"a": [1, (value, "x")], "b": {"c": value}, "d": Order(value)}
-
-    assert prepare_noting(value, None, "value")[1]
-    assert prepare_noting(nested, None, "value")[1]
-    found = arrived(prepare(nested))
-
-    assert found == {"a": [1, [value, "x"]], "b": {"c": value}, "d": {"price": value, "side": None}}
-    assert type(found["b"]["c"]) is type(value)
-    assert nested["b"]["c"] is value  # what was given is not changed
 
 
 REFUSED = {

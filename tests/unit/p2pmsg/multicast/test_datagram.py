@@ -303,21 +303,6 @@ def ask(multicast, *ranges, token, now_ns=0):
     return repairs
 
 
-def test_who_has_joined_is_repaired():
-    multicast = sender_of(kept(0, 3), kept(3), kept(4))
-    assert ask(multicast, (0, 4), token=admitted(multicast)) == [(0, 3), (3, 4)]
-    assert (multicast.nacks, multicast.messages_repaired) == (1, 4)
-
-
-@pytest.mark.parametrize("leaves", [False, True])
-def test_who_has_not_joined_or_has_left_is_not_repaired(leaves):
-    multicast = sender_of(kept(0, 3))
-    token = admitted(multicast) if leaves else 99
-    multicast.dismiss(7)
-    assert ask(multicast, (0, 3), token=token) == []
-    assert multicast.invalid == {"token": 1}
-
-
 @pytest.mark.parametrize(("start", "stop", "repaired"), [(0, 3, []), (2, 4, [(3, 4)])])
 def test_what_the_buffer_has_forgotten_is_not_answered(start, stop, repaired):
     multicast = sender_of(kept(0, 3), kept(3), kept(4), frames_max=2)

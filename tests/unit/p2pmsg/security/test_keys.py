@@ -111,13 +111,6 @@ def file_of(tmp_path, *lines):
     return path
 
 
-def changed(path, *lines):
-    """Replace the file, as an editor does."""
-    new = path.with_suffix(".new")
-    new.write_text("".join(f"{line}\n" for line in lines))
-    os.replace(new, path)
-
-
 def at(text):
     return parse_endpoint(text)
 

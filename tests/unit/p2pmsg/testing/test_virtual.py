@@ -1,11 +1,14 @@
-"""A network in memory for users' tests: it is used as real peers are, and time stands still."""
+"""The network in memory for users' tests: time, cursors, tasks, processes and whole apps."""
 
 import asyncio
 import logging
+import threading
 
 import pytest
 
 import p2pmsg
+from p2pmsg.app import DeadLetter, Event, Retry
+from p2pmsg.errors import HandlerError
 from p2pmsg.testing import VirtualNetwork
 from tests.integration.aio import LOOPS
 from tests.integration.aio import run as run_in
@@ -60,54 +63,6 @@ def test_values_have_their_type_and_what_does_not_fit_is_said(network):
     assert [error.item.sequence for error in wrong] == [1]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_losses_are_repaired_in_order(seed):
-    network = VirtualNetwork(seed, lossy=0.2, reordering=0.2, duplication=0.1)
-    publisher, subscriber = joined(network, on_gap="raise")
-    got = []
-    for number in range(300):
-        publisher.publish("t", number)
-        network.advance(0.005)
-        got += values(subscriber)
-    network.drain()
-    got += values(subscriber)
-
-    assert got == [*range(300)]
-    assert subscriber.stats().lost == 0
-    assert sum(subscriber.stats().repaired.values()) > 0
-
-
-def test_what_a_partition_holds_up_is_repaired(network):
-    publisher, subscriber = joined(network, on_gap="raise")
-    network.partition(publisher, subscriber, 0.5)
-    publisher.publish("t", 0)
-    network.advance(0.4)
-    assert [*subscriber] == []
-    network.drain()
-
-    assert values(subscriber) == [0]
-
-
-def test_a_crash_begins_a_new_session_and_a_log_keeps_the_old_one():
-    for log in (False, True):
-        network = VirtualNetwork(seed=4, log=log)
-        publisher, subscriber = joined(network)
-        session = publisher.session
-        publisher.publish("t", 1)
-        network.advance(1.0)
-        publisher.crash()
-        with pytest.raises(p2pmsg.ClosedError, match="crashed"):
-            publisher.publish("t", 2)
-        network.advance(1.0)
-        publisher.restart()
-        publisher.wait_for_subscribers(1)
-        publisher.publish("t", 3)
-        network.advance(5.0)
-
-        assert values(subscriber) == [1, 3]
-        assert (publisher.session == session) == log
-
-
 @pytest.mark.parametrize(
     ("options", "field"),
     [
@@ -125,25 +80,6 @@ def test_a_wrong_argument_is_named(options, field):
         VirtualNetwork(**options)
 
     assert refused.value.field == field
-
-
-@pytest.mark.parametrize("log", [True, False])
-def test_a_relay_with_a_log_has_it_again_after_a_crash(log):
-    network = VirtualNetwork(seed=8, lossy=0.1)
-    publisher = network.publisher()
-    relay = network.relay(publisher, log=log)
-    publisher.wait_for_subscribers(1)
-    for number in range(20):
-        publisher.publish("t", number)
-        network.advance(0.01)
-    network.drain()
-    publisher.crash()
-    relay.crash()
-    relay.restart()
-    subscriber = network.subscriber(relay, start="earliest")
-    network.advance(5.0)
-
-    assert values(subscriber) == ([*range(20)] if log else [])
 
 
 def test_with_a_cursor_the_next_one_goes_on_after_the_last_commit(network):
@@ -198,26 +134,6 @@ def run(main, **options):
 async def collect(subscriber, got):
     async for message in subscriber:
         got.append(message.value)
-
-
-def test_a_service_gets_each_message_once_though_frames_are_lost():
-    async def main(network):
-        got = []
-        async with network.aio_publisher() as publisher:
-            subscriber = network.aio_subscriber(publisher, topics=["t"], on_gap="raise")
-            service = asyncio.create_task(collect(subscriber, got))
-            await publisher.wait_for_subscribers(1)
-            for number in range(200):
-                publisher.publish("t", number)
-                await publisher.drain()
-            await network.aio_drain()
-        await network.sleep(0.1)
-        assert got == [*range(200)]
-        assert sum(subscriber.stats().repaired.values()) > 0
-        await subscriber.close()
-        await service  # the iteration ends
-
-    run(main, lossy=0.2, reordering=0.2)
 
 
 def test_the_same_seed_gives_the_same_run_with_several_tasks():
@@ -348,3 +264,138 @@ def test_a_cursor_a_relay_and_the_next_loop():
 
     asyncio.run(first())
     assert asyncio.run(second()) == [5, 6, 7, 8, 9]
+
+
+PRICES = "tcp://prices:5560"
+ORDERS = "tcp://orders:5556"
+
+
+def app_of(got, threads=None):
+    """Return an app with a handler of each kind; it has no tests in mind."""
+    app = p2pmsg.App(stop_timeout=60.0)
+    late = Retry(attempts=3, delay=5.0)
+    letters = DeadLetter(publish="tcp://dead:5557", topic="dead")
+
+    @app.subscriber(ORDERS, topics=["orders"], concurrency=3, on_error=letters)
+    async def on_order(order):
+        if order == "broken":
+            raise ValueError(order)
+        got.append(("async", order))
+
+    @app.subscriber(ORDERS, topics=["late"], on_error=late)
+    def on_late(order, event: Event):
+        if threads is not None:
+            threads.add(threading.current_thread().name)
+        if event.attempt < 3:
+            raise ValueError(order)
+        got.append(("late", order))
+
+    @app.responder(PRICES, "count")
+    def count(_):
+        return len(got)
+
+    @app.timer(60.0)
+    def tick():
+        got.append(("tick", 60.0))
+
+    return app
+
+
+def test_an_apps_handlers_retries_timers_and_dead_letters_go_by_the_networks_time():
+    network, got, threads = VirtualNetwork(seed=1, lossy=0.2), [], set()
+    orders = network.publisher(ORDERS)
+    with network.process():
+        requester = p2pmsg.Requester(PRICES)
+        dead = p2pmsg.Subscriber("tcp://dead:5557", start="earliest")
+    with network.running(app_of(got, threads)):
+        orders.wait_for_subscribers(2)
+        orders.publish("orders", 1)
+        orders.publish("orders", "broken")
+        orders.publish("late", 2)
+        before = network.now
+        network.advance(14.9)
+        assert got == [("async", 1)]
+        letter = dead.receive(timeout=10.0).value
+        assert (letter["value"], letter["topic"]) == ("broken", "orders")
+        network.advance(15.1 - (network.now - before))
+        assert got == [("async", 1), ("late", 2)]
+        assert requester.request("count", timeout=60.0, attempts_max=60) == 2
+        network.advance(60.0)
+        assert got[2:] == [("tick", 60.0)]
+    assert threads == {"p2pmsg-handler-1"}
+    with pytest.raises(TimeoutError):
+        requester.request("count", timeout=1.0)
+
+
+def test_an_app_runs_with_tasks_too_and_again_as_before_with_the_same_seed():
+    async def main(network):
+        got = []
+        orders = network.aio_publisher(ORDERS)
+        async with network.running(app_of(got)):
+            await orders.wait_for_subscribers(2)
+            for number in range(50):
+                orders.publish("orders", number)
+                await network.sleep(0.01)
+            await network.sleep(70.0)
+        assert sorted(got) == [*(("async", number) for number in range(50)), ("tick", 60.0)]
+        return got, network.frames.sent, network.frames.lost
+
+    runs = [asyncio.run(main(VirtualNetwork(seed=seed, lossy=0.1))) for seed in (3, 3, 4)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_what_an_app_had_not_committed_when_it_was_killed_comes_to_the_next_one():
+    network, got = VirtualNetwork(seed=1), []
+    orders = network.publisher(ORDERS)
+    orders.publish_many("orders", [*range(9)])
+
+    def app():
+        made = p2pmsg.App()
+
+        @made.subscriber(ORDERS, cursor="orders", start="earliest")
+        async def on_order(order):
+            got.append(order)
+            await network.sleep(0.1)
+
+        return made
+
+    with network.running(app()) as process:
+        assert network.wait_until(lambda: len(got) == 4)
+        process.kill()
+        network.advance(1.0)
+    assert got == [*range(4)]
+    with network.running(app(), process):
+        network.advance(2.0)
+    assert 0 < got[4] <= 3
+    assert got[4:] == [*range(got[4], 9)]
+
+
+def test_an_apps_worker_takes_jobs_and_a_job_that_fails_comes_again_later():
+    network, app, done = VirtualNetwork(seed=1, lossy=0.02), p2pmsg.App(), []
+    with network.process():
+        pusher = p2pmsg.Pusher("tcp://jobs:5600")
+
+    @app.worker("tcp://jobs:5600", on_error=Retry(delay=5.0))
+    def on_job(number, event: Event):
+        if number == 3 and event.attempt == 1:
+            raise ValueError(number)
+        done.append((number, network.now))
+
+    with network.running(app):
+        for number in range(5):
+            pusher.push(number)
+        pusher.join(timeout=60.0)
+    assert sorted(number for number, _ in done) == [*range(5)]
+    assert dict(done)[3] > 5.0
+
+
+def test_what_ends_an_app_is_raised_at_the_end_of_the_block():
+    network = VirtualNetwork(seed=1)
+    app = p2pmsg.App()
+
+    @app.timer(1.0, on_error="stop")
+    def tick():
+        raise ValueError("no")
+
+    with pytest.raises(HandlerError, match="no"), network.running(app):
+        network.advance(2.0)

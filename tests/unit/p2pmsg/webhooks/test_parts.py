@@ -183,17 +183,6 @@ def test_the_schedule_is_that_of_standard_webhooks():
     assert end.core.stats.dead == 1
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_retry_after_holds_the_endpoint_and_uses_up_no_attempt(status):
-    end = Endpoint(order="none", concurrency=2)
-    end.offer(2)
-    end.bad(end.take(), Failure("busy", status, 77.0))
-
-    assert end.take() is None
-    assert end.wait() == 77
-    assert [item.attempts for item in end.take()] == [0]
-
-
 def test_the_breaker_opens_probes_and_closes():
     end = Endpoint(order="none", concurrency=8)
     end.offer(8)
