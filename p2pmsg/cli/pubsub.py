@@ -2,12 +2,13 @@
 
 import argparse
 import select
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, BinaryIO
+from contextlib import contextmanager, nullcontext
+from typing import Any, BinaryIO, Final
 
 from p2pmsg import Publisher, Subscriber, codec
 from p2pmsg.cli import arguments as kinds
@@ -27,6 +28,7 @@ from p2pmsg.cli.text import (
 )
 from p2pmsg.errors import MessageError, SecurityError, SessionEndedError
 from p2pmsg.message import MessageBatch
+from p2pmsg.toolkit import StopSignals
 
 LINE_BYTES_MAX = 1 << 20
 _UNANNOUNCED_WAIT_S = 0.5
@@ -277,15 +279,28 @@ def _print_messages(
             continue
         came += len(batch)
         refused = ""
+        _print(output, batch, position)
+        last_s = time.monotonic()
+
+
+def _print(output: "_Output", batch: MessageBatch, position: "_Position") -> None:
+    """Print a batch and note it; with a cursor the first signal waits for both.
+
+    Else what is printed when it comes would be printed again by the next command.
+    """
+    came: list[None] = []
+    with StopSignals(lambda: came.append(None)) if position.is_kept else nullcontext():
         output.write(batch)
         position.note(batch)
-        last_s = time.monotonic()
+    if came:
+        signal.raise_signal(signal.SIGTERM if StopSignals.is_terminated else signal.SIGINT)
 
 
 class _Position:
     """Commits what was printed, now and then; without a subscriber it does nothing."""
 
     def __init__(self, subscriber: Subscriber | None) -> None:
+        self.is_kept: Final = subscriber is not None
         self._subscriber = subscriber
         self._printed: dict[tuple[int, str], MessageBatch] = {}
         self._committed_s = 0.0
