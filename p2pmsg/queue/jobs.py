@@ -31,6 +31,7 @@ from p2pmsg.queue.rules import (
     PRIORITY_MAX,
     BreakerState,
     Died,
+    End,
     Given,
     JobQueue,
     JobRun,
@@ -544,14 +545,14 @@ class QueueJobs:
             waiting_for_key=store.key_order.waiting,
             delivered=queue.delivered,
             failed=store.failed,
-            recalled=queue.recalled,
-            taken_back=queue.taken_back,
+            recalled=store.ended[End.NOT_BEGUN],
+            taken_back=store.ended[End.LOST],
             refused=queue.refused,
             dead_letters=len(store.dead),
             dead_letters_dropped=store.dead.dropped,
             breaker=queue.breaker.state.value,
             breaker_trips=queue.breaker.trips,
-            held_back=queue.held_back,
+            held_back=store.ended[End.TAKEN],
             delays_capped=queue.delays_capped,
             extends_capped=queue.extends_capped,
             admin_refused=core.admin_refused,
@@ -559,9 +560,9 @@ class QueueJobs:
             log_missing=self._missing,
             workers=tuple(
                 WorkerStats(
-                    worker.name, worker.assigned.count, worker.acked, worker.failed,
-                    worker.cut_ns is None, worker.breaker.state.value,
-                    min(worker.limit(now_ns=now_ns), worker.allowance), worker.held_back,
+                    worker.name, worker.assigned.count, worker.trust.acked, worker.trust.failed,
+                    not worker.is_cut, worker.breaker.state.value, worker.limit(now_ns=now_ns),
+                    worker.trust.held_back,
                 )
                 for worker in queue.workers.values()
             ),

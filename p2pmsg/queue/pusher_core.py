@@ -8,7 +8,7 @@ from p2pmsg.control import Denied
 from p2pmsg.queue import frames
 from p2pmsg.queue.frames import Admin, Answer, Challenge, Hello, Process, QueueWelcome, Report
 from p2pmsg.queue.journal.records import JournalState
-from p2pmsg.queue.rules import DeadJob, JobQueue, Worker
+from p2pmsg.queue.rules import DeadJob, End, JobQueue, Worker
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 from recovery.checks import to_ns
 
@@ -215,7 +215,7 @@ class PusherCore:
         if connection is None or not connection.welcomed:
             return
         if not endpoint:  # it says hello again
-            self.queue.leave(worker_id, now_ns=connection.hello_ns)
+            self.queue.dismiss(worker_id, End.NOT_BEGUN, now_ns=connection.hello_ns)
             self._forget_worker(worker_id)
             return
         self.channels.add(worker_id)
@@ -262,7 +262,7 @@ class PusherCore:
         for worker_id in [
             one for one, user in self._users.items() if not access_rules.may_pull(user)
         ]:
-            self.queue.dismiss(worker_id, "no right to pull any more", now_ns=now_ns)
+            self.queue.dismiss(worker_id, End.TAKEN, "no right to pull any more", now_ns=now_ns)
             self._forget_worker(worker_id)
 
     def _is_denied(
@@ -306,7 +306,7 @@ class PusherCore:
             return
         serial = frame.sequence
         if serial:
-            if len(frame.data) > _REPORT_BYTES_MIN + _REPORT_BYTES_A_JOB * worker.most:
+            if len(frame.data) > _REPORT_BYTES_MIN + _REPORT_BYTES_A_JOB * worker.assigned.most:
                 raise FrameError("report_bytes")
             report = frames.read(frame, Report)
             last = self._serials[worker.id]
@@ -379,7 +379,7 @@ class PusherCore:
                 self._serials[worker.id] = hello.confirmed
                 # The latest first: of a job that it had before, it may not know what became.
                 if self.queue.store.restored:  # reports of what it did before a restart may follow
-                    worker.most = len(hello.claims)
+                    worker.assigned.most = len(hello.claims)
                 for delivery, sequence in sorted(hello.claims, reverse=True):
                     self.queue.adopt(worker, delivery, sequence, now_ns=now_ns)
                 self.queue.store.unclaimed(worker.id, now_ns=now_ns)
@@ -416,7 +416,7 @@ class PusherCore:
         # which is random, and does not stay.
         worker = self.queue.workers.get(frame.session)
         if worker is not None and self._by_worker.get(worker.id) in (connection, None):
-            self.queue.leave(worker.id, now_ns=now_ns)
+            self.queue.dismiss(worker.id, End.NOT_BEGUN, now_ns=now_ns)
             self._forget_worker(worker.id)
 
     def _receive_admin(self, identity: bytes, frame: Frame, now_ns: int, user: str) -> None:
@@ -505,7 +505,7 @@ class PusherCore:
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `handle_timer` has something to do."""
         due_ns = self.queue.next_deadline_ns(now_ns=now_ns)
-        cut = any(worker.cut_ns is not None for worker in self.queue.workers.values())
+        cut = any(worker.is_cut for worker in self.queue.workers.values())
         if cut or self._absent:
             check_ns = max(self._check_due_ns, now_ns)
             due_ns = check_ns if due_ns is None else min(due_ns, check_ns)
@@ -529,12 +529,12 @@ class PusherCore:
         if checks and self._absent:
             self._check_absent(now_ns)
         for worker in list(self.queue.workers.values()):
-            if checks and worker.cut_ns is not None:
+            if checks and worker.is_cut:
                 self._check_due_ns = now_ns + _CHECK_NS
             elif not (looks and now_ns >= worker.last_heard_ns + _SILENT_NS):
                 continue
             if self._knows(worker) and self._is_gone(*self._processes[worker.id]):
-                self.queue.lose(worker.id, "process ended", now_ns=now_ns)
+                self.queue.dismiss(worker.id, End.LOST, "process ended", now_ns=now_ns)
                 self._forget_worker(worker.id)
 
     def _knows(self, worker: Worker) -> bool:

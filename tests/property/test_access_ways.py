@@ -15,7 +15,7 @@ from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.queue import frames
 from p2pmsg.queue.pull_access import PullAccess
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.rules import QueuedJob
+from p2pmsg.queue.rules import End, QueuedJob
 from p2pmsg.security.access import Access, Rule
 from p2pmsg.wire import Frame, Kind
 from tests.property.test_access_model import fits
@@ -85,7 +85,7 @@ def check_queue(rng, access_rules):
     core.access_rules = PullAccess(access_rules, name, "the pusher")
     for sequence in range(3):
         queue.store.push(QueuedJob(sequence, b"\xa6secret", 1), now_ns=0)
-    queue.store.discard(QueuedJob(9, b"\xa6secret", 1), "w", "secret", now_ns=0)
+    queue.store.end(QueuedJob(9, b"\xa6secret", 1), End.DISCARDED, "w", "secret", now_ns=0)
 
     def taken(user):
         """What a user gets, by its connection; and whether it may have jobs, and dead letters."""

@@ -143,8 +143,8 @@ class Pusher:
             "in_flight": store.in_flight, "waiting": store.priorities.count,
             "delayed": store.delayed,
             "waiting for their key": store.key_order.waiting,
-            "quarantined": store.quarantined, "assigned": self.queue.assigned_count,
-            "workers": [(w.id, w.assigned.count, w.cut_ns) for w in self.queue.workers.values()],
+            "to go alone": store.alone, "assigned": self.queue.assigned_count,
+            "workers": [(w.id, w.assigned.count, w.state) for w in self.queue.workers.values()],
         }  # fmt: skip
 
     def _start(self):

@@ -3,13 +3,16 @@
 from dataclasses import dataclass
 from typing import Final
 
+from recovery.checks import to_ns
+from recovery.retry import RetryPolicy
+
 PRIORITY_MAX = 9
 
 
 BATCH_JOBS_MAX: Final = 1024
 """How many jobs go out in one frame at most."""
 BATCH_BYTES: Final = 256 * 1024
-"""A frame with so many bytes gets no further job."""
+"""A frame has so many bytes of jobs at most, but for one that alone has more."""
 PREFETCH_MAX: Final = 65_536
 """What a worker may have in flight at most, whatever it asks for."""
 AHEAD_BYTES: Final = 16 * 2**20
@@ -110,3 +113,8 @@ class QueueLimits:
 
     pause_max: float = 30.0
     """The pause doubles with each try that fails, up to this, in seconds."""
+
+    @property
+    def retry(self) -> RetryPolicy:
+        """When a job is tried again that failed."""
+        return RetryPolicy(to_ns(self.retry_delay), to_ns(self.retry_max))

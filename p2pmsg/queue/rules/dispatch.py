@@ -7,13 +7,13 @@ Rules, in the order in which they matter:
 - A job that was accepted is in a priority queue, waiting for its key, in a heap, assigned to one
   worker, done or dead; not twice.
 - Of the jobs of one key, one at most is released, so they cannot overtake one another.
-- A delivery number is given once, and ends one delivery: an answer to another worker's changes
-  nothing and is counted. One to a delivery that was taken from this worker does neither, except
-  that a job which it has done is done.
+- A delivery number is given once, and ends one delivery, as `End` says; an answer to another
+  worker's changes nothing and is counted. One to a delivery that was taken from this worker does
+  neither, except that a job which it has done is done.
 - The worker that has the least in flight, for what it may have, gets the next; what an idle worker
   could do is asked back from the one that has the most, also where that is its only one. Workers
-  that held jobs and did none since get what the others do not take; so do, for a time, those at
-  which a job timed out, and those that gave all back.
+  that held jobs and answered for none since get what the others do not take; so do, for a time,
+  those at which a job timed out, and those that gave all back.
 - A job that did not arrive before its worker's connection ended is put back; at the second time it
   goes out alone, and where the connection ends then, too, that counts as a failure of the job.
 """
@@ -32,28 +32,34 @@ from p2pmsg.queue.rules.config import (
 )
 from p2pmsg.queue.rules.in_flight import DeliveryBatch, JobRun, QueuedJob, bits_of
 from p2pmsg.queue.rules.pace import Pace
-from p2pmsg.queue.rules.store import Given, JobStore
-from p2pmsg.queue.rules.worker import Breaker, BreakerState, Worker
+from p2pmsg.queue.rules.store import MAY_BE_DONE, End, Given, JobStore
+from p2pmsg.queue.rules.worker import (
+    GAVE_ALL,
+    NEVER_NS,
+    TIMED_OUT,
+    Breaker,
+    BreakerState,
+    Worker,
+    WorkerEvent,
+    WorkerState,
+)
 from recovery.checks import to_ns
 
 WARNINGS_MAX = 64
 """Warnings that wait to be taken."""
 FRAME_BYTES_MIN = 64 * 1024
 """The lowest limit of a frame that a worker can have."""
-_NEVER_NS = 2**63
 _PACE_NS = 50_000_000
 """How long what is done is counted for `pace`."""
 _LONE_WAITS = 10
 """Times `recall_wait` after which a worker's only job is asked back: it is mostly begun by then."""
-_TIMED_OUT_NS = 1_000_000_000
-_GAVE_ALL_NS = 20_000_000
-"""For how long a worker is unconfirmed at first at which a job timed out, or that had begun none of
-its jobs when it was asked. Not for ever: it may be free again, and the queue cannot see that."""
 _CREDIT_PARTS = 8
 """A frame has this part of a worker's credit at least, where so much waits: for one that is fast,
 what it does in 3 ms."""
 _LATE_AT_ONCE = 256
 """Of a range of deliveries that a worker has no more, so many are looked up."""
+Found = list[tuple[DeliveryBatch, int]]
+"""Batches, each with bits for some of its jobs."""
 
 
 class JobQueue:
@@ -74,16 +80,11 @@ class JobQueue:
         pace: how many jobs all workers do within 50 ms.
         refused: answers to deliveries that were not the worker's, or no longer.
         delivered: deliveries made, or kept by `adopt`. Each is done, with a worker, or counted in
-            one of `store.failed` and these:
-        recalled: taken back before they were begun.
-        taken_back: several at once, from workers that died or fell silent.
-        held_back: taken back from workers that live, and held them for too long, or lost the right
-            to them.
+            `store.ended`.
         delays_capped, extends_capped: what workers asked for and did not get.
         hold_ns: see `QueueLimits.hold_timeout`; 0: for ever.
-        warnings: for the log, oldest first: (worker's name, what it does), each once for a worker,
-            those about jobs that did not arrive once a minute. The oldest are forgotten where they
-            are not taken.
+        warnings: for the log, oldest first: (worker's name, what it does), each once for a worker.
+            The oldest are forgotten where they are not taken.
 
     """
 
@@ -101,13 +102,14 @@ class JobQueue:
         self.breaker = Breaker(limits.failures_max, limits.pause, limits.pause_max)
         self.next_delivery = first_delivery
         self.pace = Pace(_PACE_NS)
-        self.refused = self.delivered = self.recalled = self.taken_back = self.acked = 0
-        self.held_back = self.delays_capped = self.extends_capped = 0
+        self.refused = self.delivered = self.acked = 0
+        self.delays_capped = self.extends_capped = 0
         self.hold_ns = to_ns(limits.hold_timeout or 0.0)
         self.warnings: deque[tuple[str, str]] = deque(maxlen=WARNINGS_MAX)
-        self._ack_timeout_ns = to_ns(limits.ack_timeout)
         self._late = WeakValueDictionary[tuple[int, int], QueuedJob]()
         """What workers had and may be at still, by worker and delivery."""
+        self._reserved: Worker | None = None
+        """A worker that gets nothing more until it has nothing, for a job that goes alone."""
 
     # -------------------------------------------------------------------------------- workers
 
@@ -126,20 +128,16 @@ class JobQueue:
         `prefetch`: how many jobs it may have; `ceiling`: how many if it is fast; `frame_bytes_max`:
         the largest frame that it takes.
         """
-        prefetch = max(1, min(prefetch, PREFETCH_MAX))
         worker = self.workers.get(worker_id)
         if worker is None:
             if len(self.workers) >= self.limits.workers_max:
                 return None
-            worker = Worker(worker_id, name, prefetch, self.limits, now_ns)
-            self.workers[worker_id] = worker
-        worker.prefetch = prefetch
-        worker.prefetch_ceiling = max(prefetch, min(ceiling, PREFETCH_MAX))
+            worker = self.workers[worker_id] = Worker(worker_id, name, self.limits, self.hold_ns)
+        worker.prefetch = max(1, min(prefetch, PREFETCH_MAX))
+        worker.prefetch_ceiling = max(worker.prefetch, min(ceiling, PREFETCH_MAX))
         worker.frame_bytes_max = max(frame_bytes_max, FRAME_BYTES_MIN)
         worker.last_heard_ns = now_ns
-        worker.cut_ns = None
-        worker.recalling = False
-        worker.recalled_ns = None  # what was under way may be lost
+        worker.on(WorkerEvent.JOINED)
         return worker
 
     def reconcile(
@@ -152,17 +150,17 @@ class JobQueue:
         """
         ours = worker.assigned.open_ranges()
         theirs = sorted(held)
-        was_alone = worker.alone
-        unconfirmed: list[QueuedJob] = []
+        was_alone = worker.assigned.has_alone
+        cut: list[QueuedJob] = []
         for start, stop in _minus(ours, theirs):
             found = worker.assigned.end(start, stop)
-            jobs = self._alone(found)
+            jobs = self._one_by_one(found)
             if ended and all(bits.bit_count() == batch.count for batch, bits in found):
-                unconfirmed += jobs
+                cut += jobs
             else:
-                self._take_back(worker, jobs, now_ns)
-        if unconfirmed:
-            self._isolate(worker, unconfirmed, was_alone, now_ns)
+                self._end(worker, jobs, End.NOT_BEGUN, now_ns=now_ns)
+        if cut:
+            self._on_cut_jobs(worker, cut, was_alone, now_ns)
         return _minus(theirs, ours)
 
     def adopt(self, worker: Worker, delivery: int, sequence: int, *, now_ns: int) -> bool:
@@ -173,12 +171,8 @@ class JobQueue:
         if job is None:
             return False
         self.delivered += 1
-        job.deliveries += 1
-        job.last_ns = self.store.wall_ns(now_ns)
-        job.first_ns = job.first_ns or job.last_ns
-        job.holder = worker.id
+        self._count_delivery(worker, job, self.store.wall_ns(now_ns))
         worker.assigned.add(DeliveryBatch(delivery, None, [job], now_ns, job.last_ns))
-        worker.most = max(worker.most, worker.assigned.count)
         return True
 
     def heard(self, worker: Worker, *, now_ns: int) -> None:
@@ -188,37 +182,20 @@ class JobQueue:
     def cut(self, worker_id: int, *, now_ns: int) -> None:
         """Note that a worker's connection broke."""
         worker = self.workers.get(worker_id)
-        if worker is not None and worker.cut_ns is None:
+        if worker is not None and not worker.is_cut:
             worker.cut_ns = now_ns
+            worker.on(WorkerEvent.BROKE)
 
-    def lose(self, worker_id: int, reason: str, *, now_ns: int) -> None:
-        """Give all that a worker has to others: it is dead, or silent for too long."""
-        worker = self.workers.pop(worker_id, None)
-        if worker is not None:
-            self._lose_jobs(worker, worker.assigned.batches(), reason, now_ns)
-        self.store.unclaimed(worker_id, now_ns=now_ns)
+    def dismiss(self, worker_id: int, how: End, reason: str = "", *, now_ns: int) -> None:
+        """Let a worker go, and give all that it has to others.
 
-    def leave(self, worker_id: int, *, now_ns: int) -> None:
-        """Let a worker go that has acknowledged what it had begun; the rest was never begun."""
-        worker = self.workers.pop(worker_id, None)
-        if worker is not None:
-            jobs = self._end_all(worker, worker.assigned.batches())
-            self._take_back(worker, jobs, now_ns)
-        self.store.unclaimed(worker_id, now_ns=now_ns)
-
-    def dismiss(self, worker_id: int, reason: str, *, now_ns: int) -> None:
-        """Let a worker go that may have no jobs any more; others get them at once.
-
-        It may go on with what it had begun, keys included; none of its answers counts.
+        Its deliveries end as `NOT_BEGUN` where it said that it leaves: it answered for the others;
+        as `LOST` where it is dead, or silent for too long; as `TAKEN` where it may have no jobs
+        any more. It may go on with what it had begun, keys included.
         """
         worker = self.workers.pop(worker_id, None)
         if worker is not None:
-            jobs = self._end_all(worker, worker.assigned.batches())
-            self.held_back += len(jobs)
-            for job in jobs:  # they did not fail
-                self.store.put_back_held(job, worker.name, reason, now_ns=now_ns)
-            self.breaker.untried()
-            self._check_alone(worker)
+            self._end_batches(worker, worker.assigned.batches(), how, reason, now_ns)
         self.store.unclaimed(worker_id, now_ns=now_ns)
 
     def resync(self, *, now_ns: int) -> None:
@@ -229,52 +206,40 @@ class JobQueue:
         """
         self.workers = {}
         self._late = WeakValueDictionary()
+        self._reserved = None
         self.next_delivery += 1  # so that it is another one than before, for the pusher's core
-        self.breaker.untried()
         self.store.resync(now_ns=now_ns)
-        ended = self.store.done + self.store.failed
-        self.delivered = ended + self.recalled + self.taken_back + self.held_back
+        self.delivered = self.store.done + sum(self.store.ended.values())
 
     # ------------------------------------------------------------------------------- dispatch
 
     def take(self, *, now_ns: int) -> tuple[Worker, DeliveryBatch] | None:
         """Return the next jobs to hand out, and to which worker; None where there are none now."""
         store, breaker = self.store, self.breaker
-        if not (store.ready or store.oversized):
+        if not store.ready or now_ns < store.opens_ns or not breaker.allows(now_ns=now_ns):
             return None
-        if now_ns < store.opens_ns or not breaker.allows(now_ns=now_ns):
-            return None
-        if store.oversized and (found := self._take_oversized(now_ns)) is not None:
+        if store.alone and (found := self._take_alone(now_ns)) is not None:
             return found
-        best, best_load, able = None, math.inf, 0
-        for worker in self.workers.values():
-            if worker.reserved and not store.quarantined:
-                worker.reserved = False
-            credit = worker.credit(now_ns=now_ns)
-            if credit > 0:
-                able += 1
-                load = worker.rank + worker.assigned.count / (worker.assigned.count + credit)
-                if worker.distrusted_ns > now_ns:
-                    load += 1.0
-                if load < best_load:
-                    best, best_load = worker, load
-        if store.quarantined:
-            found = self._take_quarantined(best, now_ns)
-            if found is not None:
-                return found
-            if best is not None and best.reserved:
-                return self.take(now_ns=now_ns)
-        if best is None or not store.priorities.count:
+        if not store.priorities.count:
             return None
-        credit = best.credit(now_ns=now_ns)
+        reserved = self._reserved if store.alone else None
+        best, best_credit, best_load, able = None, 0, math.inf, 0
+        for worker in self.workers.values():
+            credit = worker.credit(now_ns=now_ns)
+            if credit > 0 and worker is not reserved:
+                able += 1
+                has = worker.assigned.count
+                load = worker.order(now_ns=now_ns) + has / (has + credit)
+                if load < best_load:
+                    best, best_credit, best_load = worker, credit, load
+        if best is None:
+            return None
         # Of what waits each gets its part; a fast one more, so that frames do not become small.
-        count = max(-(-store.priorities.count // able), credit // _CREDIT_PARTS)
-        count = min(count, credit, best.frame_jobs_max)
-        if best.frame_jobs_max < BATCH_JOBS_MAX:
-            best.frame_jobs_max = min(2 * best.frame_jobs_max, BATCH_JOBS_MAX)
+        count = max(-(-store.priorities.count // able), best_credit // _CREDIT_PARTS)
+        count = min(count, best_credit, BATCH_JOBS_MAX)
         if not (breaker.state is best.breaker.state is BreakerState.CLOSED):
             count = 1
-        taken = store.priorities.take(count, BATCH_BYTES)
+        taken = store.priorities.take(count, min(BATCH_BYTES, best.frame_bytes_max // 2))
         if isinstance(taken, JobRun):
             return self._hand_out(best, taken, None, now_ns)
         return self._hand_out(best, None, taken, now_ns) if taken else None
@@ -284,34 +249,25 @@ class JobQueue:
     ) -> None:
         """Take back what `take` returned last, and was not sent: the worker takes no such frame.
 
-        Several jobs go out again, fewer at a time. One alone waits for a worker that takes it;
-        where there is none, it has failed.
+        Each job goes alone then, to a worker that takes it; where there is none, it has failed.
         """
         changes = self.store.changes
         if changes and isinstance(changes[-1], Given) and changes[-1].delivery == batch.first:
             changes.pop()
-        jobs = self._alone(worker.assigned.end(batch.first, batch.stop))
-        self.breaker.untried()
-        worker.breaker.untried()
-        self._check_alone(worker)
-        if len(jobs) > 1:
-            worker.frame_jobs_max = len(jobs) // 2
-            self.delivered -= len(jobs)
-            for job in jobs:
-                self.store.put_back(job, now_ns=now_ns)
+        jobs = self._one_by_one(worker.assigned.end(batch.first, batch.stop))
+        is_one = len(jobs) == 1
+        if is_one and not any(other.takes(frame_bytes) for other in self.workers.values()):
+            reason = (
+                f"a frame of {frame_bytes:,} bytes is larger than frame_bytes_max of the worker, "
+                f"{worker.frame_bytes_max:,} bytes"
+            )
+            self._warn(worker, f"cannot take job {jobs[0].sequence}, nor can any other: {reason}")
+            self._end(worker, jobs, End.FAILED, reason, now_ns=now_ns)
             return
-        (job,) = jobs
-        reason = (
-            f"a frame of {frame_bytes:,} bytes is larger than frame_bytes_max of the worker, "
-            f"{worker.frame_bytes_max:,} bytes"
-        )
-        if any(other.takes(frame_bytes) for other in self.workers.values()):
-            self._warn(worker, f"cannot take job {job.sequence}, others can: {reason}")
-            self.delivered -= 1
-            self.store.put_oversized(job, frame_bytes)
-        else:
-            self._warn(worker, f"cannot take job {job.sequence}, nor can any other: {reason}")
-            self.store.fail(job, worker.name, reason, None, now_ns=now_ns)
+        self.delivered -= len(jobs)
+        for job in jobs:
+            job.frame_bytes = frame_bytes if is_one else job.size
+            self.store.put_back(job, now_ns=now_ns)
 
     def recalls(self, *, now_ns: int) -> list[tuple[Worker, int]]:
         """Return the workers to ask for jobs that they have not begun, each with how many."""
@@ -320,7 +276,7 @@ class JobQueue:
         idle = sum(
             not worker.assigned.count
             and worker.credit(now_ns=now_ns) > 0
-            and not worker.is_distrusted(now_ns=now_ns)
+            and not worker.is_doubted(now_ns=now_ns)
             for worker in self.workers.values()
         )
         if not idle:
@@ -328,25 +284,22 @@ class JobQueue:
         victims = [
             worker
             for worker in self.workers.values()
-            if worker.assigned.count
-            and _may_be_asked(worker)
-            and self._recall_due_ns(worker) <= now_ns
+            if worker.state is WorkerState.OPEN and self._recall_due_ns(worker) <= now_ns
         ]
         victims.sort(key=lambda worker: -worker.assigned.count)
         asked = []
         for worker in victims[:idle]:
             count = worker.assigned.count
-            is_distrusted = worker.is_distrusted(now_ns=now_ns)
-            asked.append((worker, count if is_distrusted else max(1, count // 2)))
-        for worker, _ in asked:
-            worker.recalling = True
+            is_doubted = worker.is_doubted(now_ns=now_ns)
+            asked.append((worker, count if is_doubted else max(1, count // 2)))
+            worker.on(WorkerEvent.ASK)
         return asked
 
     def _recall_due_ns(self, worker: Worker) -> int:
         """Return when jobs may be asked back from a worker for one that is idle."""
         oldest = worker.assigned.oldest()
         if oldest is None:
-            return _NEVER_NS
+            return NEVER_NS
         waits = 1 if worker.assigned.count > 1 else _LONE_WAITS
         return oldest.sent_ns + waits * to_ns(self.limits.recall_wait)
 
@@ -369,11 +322,9 @@ class JobQueue:
         self._refuse(stop - start - count - late)
         if count:
             self.acked += count
-            worker.progressed(now_ns)
             worker.succeeded(count, now_ns=now_ns)
             self.pace.add(count, now_ns=now_ns)
             self.breaker.succeeded()
-            self._check_alone(worker)
 
     def _ack_late(self, worker: Worker, start: int, stop: int, now_ns: int) -> int:
         """Note that a worker did jobs which had been taken from it; return how many."""
@@ -400,68 +351,48 @@ class JobQueue:
         A delay beyond `reject_delay_max` is cut to it, and counted. `timed_out`: nobody there has
         said so, it took too long; the worker may be at it still, and others come first.
         """
-        job = self._end_one(worker, delivery)
-        if job is not None:
-            worker.progressed(now_ns)
+        limit_ns = to_ns(self.limits.reject_delay_max)
+        is_long = delay_ns is not None and delay_ns > limit_ns
+        how = End.GIVEN_UP if timed_out else End.FAILED
+        text = f"{(delay_ns or 0) / 1e9:.6g} s; reject_delay_max allows {limit_ns / 1e9:.6g} s"
+        delay_ns = limit_ns if is_long else delay_ns
+        if self._answer(worker, delivery, how, reason, delay_ns, now_ns):
             if timed_out:
-                self._late[worker.id, delivery] = job
-                worker.distrust(_TIMED_OUT_NS, now_ns=now_ns)
-            else:
-                worker.trust()
-            limit_ns = to_ns(self.limits.reject_delay_max)
-            if delay_ns is not None and delay_ns > limit_ns:
+                worker.trust.doubt(TIMED_OUT, now_ns=now_ns)
+            if is_long:
                 self.delays_capped += 1
-                self._warn(
-                    worker,
-                    f"rejects a job with a delay of {delay_ns / 1e9:.6g} s; "
-                    f"reject_delay_max allows {limit_ns / 1e9:.6g} s",
-                )
-                delay_ns = limit_ns
-            self.store.fail(job, worker.name, reason, delay_ns, now_ns=now_ns)
-            self._worker_failed(worker, now_ns)
+                self._warn(worker, f"rejects a job with a delay of {text}")
             self.breaker.failed(now_ns=now_ns)
-            self._check_alone(worker)
 
     def discard(self, worker: Worker, delivery: int, reason: str, *, now_ns: int) -> None:
         """Note that a worker says no worker can do a job; it becomes a dead letter at once.
 
         One that says so of every job, while others do theirs, is stopped as one that rejects all.
         """
-        job = self._end_one(worker, delivery)
-        if job is not None:
-            worker.progressed(now_ns)
-            worker.trust()
-            self.store.discard(job, worker.name, reason, now_ns=now_ns)
-            self.breaker.untried()
-            self._worker_failed(worker, now_ns)
-            self._check_alone(worker)
+        self._answer(worker, delivery, End.DISCARDED, reason, None, now_ns)
 
     def extend(self, worker: Worker, extend_ns: int, *, now_ns: int) -> None:
         """Let a worker have what it has for so long from now on, within `extend_max`."""
-        latest_ns = worker.progress_ns + self.hold_ns + to_ns(self.limits.extend_max)
-        if now_ns + extend_ns > latest_ns and self.hold_ns:
+        limit = self.limits.extend_max
+        if not worker.hold.extend(now_ns + extend_ns, to_ns(limit)):
             self.extends_capped += 1
-            limit = self.limits.extend_max
             self._warn(worker, f"extends a job beyond what extend_max allows, {limit:.6g} s")
-        worker.extended_ns = max(worker.extended_ns, min(now_ns + extend_ns, latest_ns))
 
     def release(
         self, worker: Worker, ranges: Sequence[tuple[int, int]], *, now_ns: int, answer: bool
     ) -> None:
         """Take back jobs that a worker has not begun; `answer`: it was asked to.
 
-        It has none to give where it says so. An answer that was under way when its connection broke
-        is about jobs that its hello brought back before, and it may have others.
+        It has none to give where it says so.
         """
         for start, stop in ranges:
-            jobs = self._alone(worker.assigned.end(start, stop))
+            jobs = self._one_by_one(worker.assigned.end(start, stop))
             self._refuse(stop - start - len(jobs))
-            self._take_back(worker, jobs, now_ns)
+            self._end(worker, jobs, End.NOT_BEGUN, now_ns=now_ns)
         if answer:
-            worker.recalling = False
-            worker.recall_is_vain = not ranges
+            worker.on(WorkerEvent.GAVE if ranges else WorkerEvent.HAD_NONE)
             if ranges and not worker.assigned.count:
-                worker.distrust(_GAVE_ALL_NS, now_ns=now_ns)
+                worker.trust.doubt(GAVE_ALL, now_ns=now_ns)
 
     # ----------------------------------------------------------------------------------- time
 
@@ -474,46 +405,40 @@ class JobQueue:
         self.store.handle_timer(now_ns=now_ns)
         holders: list[tuple[Worker, bool]] = []
         for worker in list(self.workers.values()):
-            if worker.cut_ns is None:
-                if worker.assigned.count and now_ns >= self._hold_due_ns(worker):
+            if not worker.is_cut:
+                if worker.assigned.count and now_ns >= worker.hold.due_ns:
                     holders.append((worker, self._act_on_holder(worker, now_ns)))
-            elif now_ns >= worker.last_heard_ns + self._ack_timeout_ns:
-                self.lose(worker.id, "silent for ack_timeout", now_ns=now_ns)
+            elif now_ns >= worker.last_heard_ns + to_ns(self.limits.ack_timeout):
+                self.dismiss(worker.id, End.LOST, "silent for ack_timeout", now_ns=now_ns)
             elif now_ns >= worker.cut_ns + to_ns(self.limits.grace):
-                without_key = [b for b in worker.assigned.batches() if not _has_key(b)]
                 if not worker.assigned.count:
-                    self.lose(worker.id, "connection broken", now_ns=now_ns)
-                elif without_key:
-                    self._lose_jobs(worker, without_key, "connection broken", now_ns)
+                    self.dismiss(worker.id, End.LOST, now_ns=now_ns)
+                without_key = [b for b in worker.assigned.batches() if not _has_key(b)]
+                self._end_batches(worker, without_key, End.LOST, "connection broken", now_ns)
         return holders
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `handle_timer`, `take` or `recalls` may have something to do by itself."""
         store = self.store
-        times = []
-        if (due_ns := store.next_deadline_ns()) is not None:
-            times.append(due_ns)
-        waiting = store.ready + store.oversized
-        if waiting and store.opens_ns > now_ns:
-            times.append(store.opens_ns)
-        if waiting and (due_ns := self.breaker.next_deadline_ns()) is not None:
-            times.append(due_ns)
+        times = [] if (due_ns := store.next_deadline_ns()) is None else [due_ns]
+        waits: list[int] = []  # which may have passed, without anything that could be done
+        if store.ready:
+            waits += store.opens_ns, self.breaker.next_deadline_ns()
+            for worker in self.workers.values():
+                waits += worker.breaker.next_deadline_ns(), worker.trust.paused_until_ns
         for worker in self.workers.values():
-            if worker.cut_ns is not None:
-                times.append(worker.last_heard_ns + self._ack_timeout_ns)
-                if worker.cut_ns + to_ns(self.limits.grace) > now_ns:
-                    times.append(worker.cut_ns + to_ns(self.limits.grace))
-            if waiting and (due_ns := worker.breaker.next_deadline_ns()) is not None:
-                times.append(due_ns)
-            if waiting and worker.paused_ns > now_ns:
-                times.append(worker.paused_ns)
-            if worker.assigned.count and self.hold_ns and worker.cut_ns is None:
-                times.append(self._hold_due_ns(worker))
-            if worker.assigned.count and (recall_ns := self._recall_due_ns(worker)) > now_ns:
-                times.append(recall_ns)
-            if worker.distrusted_ns > now_ns:
-                times.append(worker.distrusted_ns)
-        return min(times) if times else None
+            if worker.trust.doubted_until_ns:
+                waits.append(worker.trust.doubted_until_ns)
+            if worker.is_cut:
+                waits.append(worker.cut_ns + to_ns(self.limits.grace))
+                times.append(worker.last_heard_ns + to_ns(self.limits.ack_timeout))
+            if worker.assigned.count:
+                waits.append(self._recall_due_ns(worker))
+                if not worker.is_cut:
+                    times.append(worker.hold.due_ns)
+        times += (time for time in waits if time > now_ns)
+        due_ns = min(times, default=NEVER_NS)
+        return due_ns if due_ns < NEVER_NS else None
 
     @property
     def assigned_count(self) -> int:
@@ -522,44 +447,24 @@ class JobQueue:
 
     # -------------------------------------------------------------------------------- private
 
-    def _take_oversized(self, now_ns: int) -> tuple[Worker, DeliveryBatch] | None:
-        """Give a job that is too large for some workers to another; None where none is free."""
-        size, job = self.store.first_oversized()
-        able = [worker for worker in self.workers.values() if worker.takes(size)]
-        if not able:
-            if self.workers:  # so that it fails with one of those that are left
-                self.store.release_oversized(now_ns=now_ns)
-            return None
-        free = [
-            worker
-            for worker in able
-            if worker.credit(now_ns=now_ns) > 0 and not (job.quarantined and worker.assigned.count)
-        ]
+    def _take_alone(self, now_ns: int) -> tuple[Worker, DeliveryBatch] | None:
+        """Give a job that goes alone to a worker that has nothing, or reserve one for it."""
+        self._reserved = None
+        job = self.store.first_alone()
+        able = [each for each in self.workers.values() if each.takes(job.frame_bytes)]
+        if not able:  # so that it fails with one of those that are left
+            able = [*self.workers.values()]
+        free = [each for each in able if each.credit(now_ns=now_ns) > 0]
         if not free:
             return None
-        best = min(free, key=lambda one: one.order(now_ns=now_ns) + one.assigned.count)
-        best.alone = job.quarantined
-        return self._hand_out(best, None, [self.store.take_oversized()], now_ns)
-
-    def _take_quarantined(
-        self, best: Worker | None, now_ns: int
-    ) -> tuple[Worker, DeliveryBatch] | None:
-        """Give a quarantined job to a worker that has nothing else, or reserve one for it."""
-        empty: Worker | None = None
-        for worker in self.workers.values():
-            was, worker.reserved = worker.reserved, False
-            is_free = not worker.assigned.count and worker.credit(now_ns=now_ns) > 0
-            order = worker.order(now_ns=now_ns)
-            if is_free and (empty is None or order < empty.order(now_ns=now_ns)):
-                empty = worker
-            worker.reserved = was
-        if empty is not None:
-            job = self.store.take_quarantined()
-            empty.reserved, empty.alone = False, True
-            return self._hand_out(empty, None, [job], now_ns)
-        if best is not None and not any(worker.reserved for worker in self.workers.values()):
-            best.reserved = True
-        return None
+        best = min(
+            free,
+            key=lambda one: (one.assigned.count > 0, one.order(now_ns=now_ns), one.assigned.count),
+        )
+        if best.assigned.count:
+            self._reserved = best
+            return None
+        return self._hand_out(best, None, [self.store.take_alone()], now_ns)
 
     def _hand_out(
         self, worker: Worker, run: JobRun | None, jobs: list[QueuedJob] | None, now_ns: int
@@ -570,37 +475,27 @@ class JobQueue:
         self.delivered += batch.count
         if jobs is not None:
             for job in jobs:
-                job.deliveries += 1
-                job.last_ns = wall_ns
-                job.first_ns = job.first_ns or wall_ns
-                job.holder = worker.id
+                self._count_delivery(worker, job, wall_ns)
             if self.store.records:
                 keyed = [job.sequence for job in jobs if job.key is not None]
                 if keyed:
                     self.store.changes.append(Given(worker.id, keyed, batch.first))
         if not worker.assigned.count:
-            worker.progressed(now_ns)
+            worker.hold.begin(now_ns=now_ns)
         worker.assigned.add(batch)
-        worker.most = max(worker.most, worker.assigned.count)
-        worker.recall_is_vain = False
+        worker.on(WorkerEvent.GOT)
         for breaker in (self.breaker, worker.breaker):
             if breaker.state is not BreakerState.CLOSED:
-                breaker.tried()
+                breaker.tried(now_ns=now_ns)
         return worker, batch
 
-    def _end_one(self, worker: Worker, delivery: int) -> QueuedJob | None:
-        found = worker.assigned.end(delivery, delivery + 1)
-        if not found:
-            self._refuse(1)
-            return None
-        return self._alone(found)[0]
+    def _count_delivery(self, worker: Worker, job: QueuedJob, wall_ns: int) -> None:
+        job.deliveries += 1
+        job.last_ns = wall_ns
+        job.first_ns = job.first_ns or wall_ns
+        job.holder = worker.id
 
-    def _end_all(self, worker: Worker, batches: list[DeliveryBatch]) -> list[QueuedJob]:
-        """Settle what is open of some batches; return these jobs."""
-        end = worker.assigned.end
-        return [job for batch in batches for job in self._alone(end(batch.first, batch.stop))]
-
-    def _alone(self, found: list[tuple[DeliveryBatch, int]]) -> list[QueuedJob]:
+    def _one_by_one(self, found: Found) -> list[QueuedJob]:
         """Return the jobs that ended one by one; their bytes are counted so from now on."""
         jobs = []
         for batch, bits in found:
@@ -615,47 +510,87 @@ class JobQueue:
             jobs += each
         return jobs
 
-    def _take_back(self, worker: Worker, jobs: list[QueuedJob], now_ns: int) -> None:
-        """Take back what was never begun."""
+    def _end(
+        self,
+        worker: Worker,
+        jobs: list[QueuedJob],
+        how: End,
+        reason: str = "",
+        delay_ns: int | None = None,
+        *,
+        now_ns: int,
+    ) -> None:
+        """Give to others what ended at a worker; see `JobStore.end`."""
         for job in jobs:
-            self.recalled += 1
-            self.store.put_back(job, now_ns=now_ns)
-        if jobs:
-            self.breaker.untried()
-            worker.breaker.untried()
-        self._check_alone(worker)
+            if how in MAY_BE_DONE:
+                self._late[worker.id, job.delivery] = job
+            self.store.end(job, how, worker.name, reason, delay_ns, now_ns=now_ns)
 
-    def _isolate(self, worker: Worker, jobs: list[QueuedJob], was_alone: bool, now_ns: int) -> None:
+    def _end_batches(
+        self, worker: Worker, batches: list[DeliveryBatch], how: End, reason: str, now_ns: int
+    ) -> None:
+        """End what is open of some batches; what a lost worker had alone has failed."""
+        if how is End.LOST and worker.assigned.count == 1 and not self.limits.by_batch:
+            how = End.GIVEN_UP
+        found = [one for each in batches for one in worker.assigned.end(each.first, each.stop)]
+        if found and how is End.GIVEN_UP:
+            self.breaker.failed(now_ns=now_ns)
+        self._end(worker, self._one_by_one(found), how, reason, 0, now_ns=now_ns)
+
+    def _answer(
+        self,
+        worker: Worker,
+        delivery: int,
+        how: End,
+        reason: str,
+        delay_ns: int | None,
+        now_ns: int,
+    ) -> bool:
+        """End a job that its worker did not do; whether it was its."""
+        jobs = self._one_by_one(worker.assigned.end(delivery, delivery + 1))
+        if not jobs:
+            self._refuse(1)
+            return False
+        worker.hold.begin(now_ns=now_ns)
+        if how is not End.GIVEN_UP:
+            worker.trust.answered()
+        self._end(worker, jobs, how, reason, delay_ns, now_ns=now_ns)
+        trips = worker.breaker.trips
+        worker.failed(self.acked, now_ns=now_ns)
+        if worker.breaker.trips != trips:
+            self._warn(
+                worker,
+                f"failed at {worker.breaker.failures} jobs in a row while others did theirs, and "
+                "gets one at a time, with pauses",
+            )
+        return True
+
+    def _on_cut_jobs(
+        self, worker: Worker, jobs: list[QueuedJob], was_alone: bool, now_ns: int
+    ) -> None:
         """Take back jobs none of whose frames arrived before the connection ended.
 
         Any of them may have ended it, or none: it counts only where it was the worker's one job.
         """
         for job in jobs:
             job.cuts += 1
-        if was_alone and len(jobs) == 1:
-            self._fail_cut(worker, jobs[0], now_ns)
+            job.quarantined |= job.cuts > 1
+        again = sum(job.quarantined for job in jobs)
+        if not (was_alone and len(jobs) == 1):
+            self._end(worker, jobs, End.NOT_BEGUN, now_ns=now_ns)
+            if again:
+                self._warn(
+                    worker,
+                    "did not get what was sent to it, twice or more, since its connection ended "
+                    f"(jobs: {again}). They go out one at a time, to find the one that ends it",
+                )
             return
-        again = [job for job in jobs if job.cuts > 1]
-        for job in again:
-            job.quarantined = True
-        self._take_back(worker, jobs, now_ns)
-        worker.cut_short(len(jobs))
-        if again:
-            self._warn(
-                worker,
-                "did not get what was sent to it, twice or more, since its connection ended (jobs: "
-                f"{len(again)}). They go out one at a time, to find one that ends connections",
-            )
-
-    def _fail_cut(self, worker: Worker, job: QueuedJob, now_ns: int) -> None:
-        """Take back the one job of a worker whose connection ended before it arrived."""
+        (job,) = jobs
         times = "once" if job.cuts == 1 else f"{job.cuts} times"
         reason = f"its worker's connection ended {times} when it came ({job.size:,} bytes)"
-        delay_ns = min(CUT_RETRY_NS << min(job.failures, 30), to_ns(self.limits.retry_max))
-        self.store.fail(job, worker.name, reason, delay_ns, now_ns=now_ns)
+        delay_ns = self.limits.retry.wait_ns(job.failures, first_ns=CUT_RETRY_NS)
+        self._end(worker, jobs, End.FAILED, reason, delay_ns, now_ns=now_ns)
         self.breaker.failed(now_ns=now_ns)
-        worker.breaker.untried()
-        self._check_alone(worker)
         self._warn(
             worker,
             f"never got job {job.sequence}, which was sent alone: {reason}. It may be too large "
@@ -663,58 +598,24 @@ class JobQueue:
             "dead letter",
         )
 
-    def _lose_jobs(
-        self, worker: Worker, batches: list[DeliveryBatch], reason: str, now_ns: int
-    ) -> None:
-        """Give to others what a lost worker had; where it had one job alone, that one failed."""
-        by_batch = self.limits.by_batch
-        is_alone = worker.assigned.count == 1 and not by_batch
-        for job in self._end_all(worker, batches):
-            self._late[worker.id, job.delivery] = job
-            if is_alone:  # it counts as failed
-                self.store.fail(job, worker.name, reason, 0, now_ns=now_ns)
-                self.breaker.failed(now_ns=now_ns)
-            else:
-                self.taken_back += 1
-                if by_batch:
-                    self.store.put_back(job, now_ns=now_ns)
-                    continue
-                self.store.quarantine(job, worker.name, reason, now_ns=now_ns)
-        self.breaker.untried()
-        self._check_alone(worker)
-
-    def _hold_due_ns(self, worker: Worker) -> int:
-        """Return when something is to be done about a worker that answers for nothing."""
-        if not self.hold_ns:
-            return _NEVER_NS
-        ask_ns = max(worker.progress_ns + self.hold_ns, worker.extended_ns)
-        # An honest worker has begun none since it was asked, and rejects what it had begun by then.
-        return ask_ns if worker.recalled_ns is None else ask_ns + self.hold_ns
-
     def _act_on_holder(self, worker: Worker, now_ns: int) -> bool:
         """Ask a worker that answers for nothing for its jobs, and later take them; whether it did.
 
-        Those with keys, too: an honest one cannot be at work on them any more by then.
+        Those with keys, too: an honest one has begun none since it was asked, rejected by then what
+        it had begun, and cannot be at work on them any more.
         """
-        if worker.recalled_ns is None:
-            worker.recalled_ns = now_ns
-            if now_ns < self._hold_due_ns(worker):
+        hold, count = worker.hold, worker.assigned.count
+        if not hold.is_asked:
+            hold.ask()
+            if now_ns < hold.due_ns:
                 return False
-        held_s = (now_ns - worker.progress_ns) / 1e9
+        held_s = (now_ns - hold.since_ns) / 1e9
         reason = f"held for {held_s:.6g} s without an answer"
-        jobs = self._end_all(worker, worker.assigned.batches())
-        for job in jobs:  # they did not fail
-            self._late[worker.id, job.delivery] = job
-            self.store.put_back_held(job, worker.name, reason, now_ns=now_ns)
-        self.held_back += len(jobs)
-        self.breaker.untried()
-        worker.breaker.untried()
-        self._check_alone(worker)
-        worker.progressed(now_ns)
-        worker.held(len(jobs), pause_ns=self.hold_ns, now_ns=now_ns)
+        self._end_batches(worker, worker.assigned.batches(), End.TAKEN, reason, now_ns)
+        worker.trust.held(count, until_ns=now_ns + self.hold_ns)
         self._warn(
             worker,
-            f"held {len(jobs)} jobs for {held_s:.6g} s and acknowledged none; they go to others, "
+            f"held {count} jobs for {held_s:.6g} s and acknowledged none; they go to others, "
             "and it gets fewer",
         )
         return True
@@ -726,27 +627,8 @@ class JobQueue:
             worker.warned.add(kind)
             self.warnings.append((worker.name, text))
 
-    def _worker_failed(self, worker: Worker, now_ns: int) -> None:
-        trips = worker.breaker.trips
-        worker.job_failed(self.acked, now_ns=now_ns)
-        if worker.breaker.trips != trips:
-            self._warn(
-                worker,
-                f"failed at {worker.breaker.failures} jobs in a row while others did theirs, and "
-                "gets one at a time, with pauses",
-            )
-
-    def _check_alone(self, worker: Worker) -> None:
-        if not worker.assigned.count:
-            worker.alone = False
-
     def _refuse(self, count: int) -> None:
         self.refused += max(0, min(count, PREFETCH_MAX))
-
-
-def _may_be_asked(worker: Worker) -> bool:
-    """Whether a worker may have jobs to give back."""
-    return worker.cut_ns is None and not (worker.recalling or worker.recall_is_vain)
 
 
 def _has_key(batch: DeliveryBatch) -> bool:

@@ -55,6 +55,10 @@ class QueuedJob:
 
     history: list[Failure] = field(default_factory=list)
 
+    frame_bytes: int = 0
+    """Alone in a frame it takes so many bytes, and is to go out so, since a worker did not take its
+    frame; 0: it goes out with others."""
+
     cuts: int = 0
     """How often its worker's connection ended before it arrived, since the pusher started."""
 
@@ -69,6 +73,11 @@ class QueuedJob:
 
     holder: int = 0
     """Which worker may have it; 0: none has."""
+
+    @property
+    def goes_alone(self) -> bool:
+        """Whether it goes to a worker that has nothing else."""
+        return self.quarantined or self.frame_bytes > 0
 
     @property
     def size(self) -> int:
@@ -132,14 +141,15 @@ class JobRun:
         """Bytes of the jobs that are still in."""
         return self.ends[-1] - self._start
 
-    def take(self, count: int) -> "JobRun":
-        """Take the first `count` jobs out, at least one."""
+    def take(self, count: int, bytes_max: int) -> "JobRun":
+        """Take the first `count` jobs out, or as many as have `bytes_max`; at least one."""
         # The parts share the payload: cutting it is left to `values`, which has to copy it anyway.
         at, start, ends = self._at, self._start, self.ends
-        if at == 0 and count >= len(ends):
+        if at == 0 and count >= len(ends) and self.size <= bytes_max:
             self._at = len(ends)
             return JobRun(self.sequence, self.payload, ends, self.pushed_ns, start, self)
         stop = min(at + count, len(ends))
+        stop = max(at + 1, bisect_right(ends, start + bytes_max, at, stop))
         end = ends[stop - 1]
         part = JobRun(self.sequence, self.payload, ends[at:stop], self.pushed_ns, start, self)
         self.sequence += stop - at
@@ -205,6 +215,11 @@ class DeliveryBatch:
         self.at_ns = at_ns
 
     @property
+    def is_alone(self) -> bool:
+        """Whether it is a job that goes alone."""
+        return self.jobs is not None and self.jobs[0].goes_alone
+
+    @property
     def stop(self) -> int:
         """The first delivery number after these."""
         return self.first + self.count
@@ -245,7 +260,7 @@ class Deliveries:
     """The batches that one worker has, by delivery number.
 
     Attributes:
-        count: jobs that are not ended.
+        count: jobs that are not ended. most: of these at any time.
         bytes: of the batches that have such jobs.
 
     """
@@ -253,7 +268,7 @@ class Deliveries:
     def __init__(self) -> None:
         self._firsts: list[int] = []
         self._batches: list[DeliveryBatch] = []
-        self.count = self.bytes = 0
+        self.count = self.bytes = self.most = 0
 
     def add(self, batch: DeliveryBatch) -> None:
         """Add a batch; delivery numbers may come in any order only where one is adopted."""
@@ -261,6 +276,7 @@ class Deliveries:
         self._firsts.insert(at, batch.first)
         self._batches.insert(at, batch)
         self.count += batch.count
+        self.most = max(self.most, self.count)
         self.bytes += batch.size
 
     def end(self, start: int, stop: int) -> list[tuple[DeliveryBatch, int]]:
@@ -291,6 +307,11 @@ class Deliveries:
     def batches(self) -> list[DeliveryBatch]:
         """Return the batches, oldest delivery first."""
         return list(self._batches)
+
+    @property
+    def has_alone(self) -> bool:
+        """Whether there is a job that goes alone."""
+        return bool(self._batches) and self._batches[0].is_alone
 
     def oldest(self) -> DeliveryBatch | None:
         """Return the batch with the oldest delivery."""

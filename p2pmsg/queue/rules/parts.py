@@ -58,7 +58,10 @@ class PriorityQueues:
         return found
 
     def take(self, count_max: int, bytes_max: int) -> Taken | None:
-        """Take the next jobs out: some of a run, or some on their own; None where none is left."""
+        """Take the next jobs out: some of a run, or some on their own; None where none is left.
+
+        They have at most `bytes_max`, but for one that alone has more.
+        """
         for queue in reversed(self._queues):
             if queue.back or queue.fresh:
                 return self._take_from(queue, count_max, bytes_max)
@@ -68,21 +71,22 @@ class PriorityQueues:
         back, fresh = queue.back, queue.fresh
         jobs: list[QueuedJob] = []
         size = 0
-        while len(jobs) < count_max and size < bytes_max:
+        while len(jobs) < count_max:
             first = fresh[0] if fresh else None
-            if back and (first is None or back[0][0] < first.sequence):
-                job = heappop(back)[1]
-            elif isinstance(first, QueuedJob):
-                job = first
-                fresh.popleft()
-            elif first is None or jobs:
+            came_back = back and (first is None or back[0][0] < first.sequence)
+            job = back[0][1] if came_back else first
+            if job is None or (jobs and (isinstance(job, JobRun) or size + job.size > bytes_max)):
                 break
-            else:
-                part = first.take(count_max)
-                if not first.count:
+            if isinstance(job, JobRun):
+                part = job.take(count_max, bytes_max)
+                if not job.count:
                     fresh.popleft()
                 self.count -= part.count
                 return part
+            if came_back:
+                heappop(back)
+            else:
+                fresh.popleft()
             jobs.append(job)
             size += job.size
         self.count -= len(jobs)

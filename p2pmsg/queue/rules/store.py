@@ -1,16 +1,18 @@
-"""The jobs that no worker has (waiting, delayed, restored, quarantined, dead).
+"""The jobs that no worker has (waiting, delayed, restored, to go alone, dead).
 
 ::
 
               ┌── key taken ──▶ key order ─┐                            ┌──▶ done
     push ─────┤                            ├──▶ priorities ──▶ assigned ┤
               └── delayed ──▶ heap ────────┘        ▲                   ├──▶ failed: heap, or dead
-                                                    └───────────────────┴──▶ back, or quarantined
+                                                    └───────────────────┴──▶ back, or to go alone
 """
 
+from collections import Counter
 from collections.abc import Sequence
+from enum import Enum, auto
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from p2pmsg.queue.rules.config import (
     DEAD_LETTERS_BYTES_MAX,
@@ -70,6 +72,28 @@ class Given(NamedTuple):
     """The first delivery number; a later such change has a higher one."""
 
 
+class End(Enum):
+    """How a delivery ended that did not lead to `done`, and what becomes of the job."""
+
+    NOT_BEGUN = auto()
+    """It did not arrive, or was given back: again, as if it had not been delivered."""
+    TAKEN = auto()
+    """The worker held it for too long, or lost the right to it: again; it did not fail."""
+    LOST = auto()
+    """With others, at a worker that is no more: again, alone from now on, since any of them may
+    have ended that; by the batch with others, as if it had not been delivered."""
+    GIVEN_UP = auto()
+    """It timed out, or was the only one of a worker that is no more: it failed."""
+    FAILED = auto()
+    """It was rejected, or sent alone and ended the connection: it failed."""
+    DISCARDED = auto()
+    """It is a dead letter."""
+
+
+FAILURES: Final = frozenset({End.GIVEN_UP, End.FAILED, End.DISCARDED})
+MAY_BE_DONE: Final = frozenset({End.TAKEN, End.LOST, End.GIVEN_UP})
+"""The worker may be at it still: if it says that it did it, that counts."""
+
 Change = Done | Failed | Died | Dropped | Retried | Given
 
 
@@ -84,8 +108,7 @@ class JobStore:
         wall_offset_ns: what the wall clock is ahead of the monotonic one; the shell sets it.
         opens_ns: before this nothing is handed out, so that new jobs do not overtake restored ones.
         pushed, taken_over, done, died, retried: counters of jobs.
-        failed: deliveries that failed: rejected, discarded, or lost with a worker that had nothing
-            else.
+        ended: how many deliveries ended in which way, besides those that were done.
 
     """
 
@@ -101,15 +124,15 @@ class JobStore:
         self.in_flight = 0
         self.bytes = self._keys_open_ns = 0
         self.opens_ns = 0
-        self.pushed = self.done = self.failed = self.died = self.retried = self.taken_over = 0
+        self.pushed = self.done = self.died = self.retried = self.taken_over = 0
+        self.ended: Counter[End] = Counter()
         self._runs: dict[int, JobRun] = {}
         self._jobs: dict[int, QueuedJob] = {}
         """All that is neither done nor dead, in runs as they were accepted, and on its own; where
         it waits, or which worker has it, follows from this after an exception. A job is put here
         before anything else is done with it, and taken out when it is done, or among the dead."""
         self._delayed: list[tuple[int, int, QueuedJob]] = []
-        self._quarantined: list[tuple[int, int, QueuedJob]] = []
-        self._oversized: list[tuple[int, int, int, QueuedJob]] = []
+        self._alone: list[tuple[int, int, QueuedJob]] = []
         self._restored: dict[int, tuple[int | None, QueuedJob]] = {}
         self._restored_due: list[tuple[int, int]] = []
 
@@ -169,7 +192,7 @@ class JobStore:
         self._jobs = jobs
         self._runs = {}
         self.priorities, self.key_order = PriorityQueues(), KeyOrder()
-        self._delayed, self._quarantined, self._oversized = [], [], []
+        self._delayed, self._alone = [], []
         self._restored, self._restored_due = {}, []
         self.in_flight = self.bytes = 0
         self.dead.resync()
@@ -178,6 +201,11 @@ class JobStore:
         more = self.done + self.died + self.in_flight - self.accepted
         self.pushed += max(0, more)
         self.done += max(0, -more)
+
+    @property
+    def failed(self) -> int:
+        """How many deliveries failed."""
+        return sum(self.ended[how] for how in FAILURES)
 
     @property
     def accepted(self) -> int:
@@ -236,37 +264,23 @@ class JobStore:
 
     # ------------------------------------------------------------------------------------ out
 
-    def first_oversized(self) -> tuple[int, QueuedJob]:
-        """Return the first job that waits for a worker that takes it, and its frame's bytes."""
-        _, _, size, job = self._oversized[0]
-        return size, job
+    def first_alone(self) -> QueuedJob:
+        """Return the next job that goes alone, where there is one."""
+        return self._alone[0][2]
 
-    def take_oversized(self) -> QueuedJob:
-        """Take out what `first_oversized` returns."""
-        return heappop(self._oversized)[3]
-
-    def release_oversized(self, *, now_ns: int) -> None:
-        """Let it go to any worker again."""
-        self._admit(self.take_oversized(), now_ns)
+    def take_alone(self) -> QueuedJob:
+        """Take out what `first_alone` returns."""
+        return heappop(self._alone)[2]
 
     @property
-    def oversized(self) -> int:
-        """How many jobs are too large for a worker that they were to go to."""
-        return len(self._oversized)
-
-    def take_quarantined(self) -> QueuedJob:
-        """Take out the next job that has to go out alone, where there is one."""
-        return heappop(self._quarantined)[2]
-
-    @property
-    def quarantined(self) -> int:
-        """How many jobs have to go out alone."""
-        return len(self._quarantined)
+    def alone(self) -> int:
+        """How many jobs go alone."""
+        return len(self._alone)
 
     @property
     def ready(self) -> int:
         """How many jobs may be handed out now."""
-        return self.priorities.count + len(self._quarantined)
+        return self.priorities.count + len(self._alone)
 
     @property
     def delayed(self) -> int:
@@ -316,7 +330,7 @@ class JobStore:
         If another worker has it, or it waits for its key, that key is let go after that.
         """
         self.revive(job.sequence, now_ns=now_ns)
-        heaps = self._delayed, self._quarantined, self._oversized
+        heaps = self._delayed, self._alone
         was_here = self.priorities.remove(job) or any(remove_from(heap, job) for heap in heaps)
         self.finish(job, now_ns=now_ns, leaves=was_here)
 
@@ -327,49 +341,41 @@ class JobStore:
         job.deliveries -= 1
         self._admit(job, now_ns)
 
-    def put_oversized(self, job: QueuedJob, frame_bytes: int) -> None:
-        """Take a job back that its worker cannot take; it waits for another one."""
-        job.deliveries -= 1
-        heappush(self._oversized, (-job.priority, job.sequence, frame_bytes, job))
-
-    def quarantine(self, job: QueuedJob, worker: str, reason: str, *, now_ns: int) -> None:
-        """Take a job back that was lost with others: any of them may have killed the worker."""
-        job.quarantined = True
-        self.put_back_held(job, worker, reason, now_ns=now_ns)
-
-    def put_back_held(self, job: QueuedJob, worker: str, reason: str, *, now_ns: int) -> None:
-        """Take a job back from a worker that held it for too long; the job did not fail."""
-        self._note(job, worker, reason, now_ns)
-        self._try_again(job, now_ns)
-
-    def fail(
-        self, job: QueuedJob, worker: str, reason: str, delay_ns: int | None, *, now_ns: int
+    def end(
+        self,
+        job: QueuedJob,
+        how: End,
+        worker: str = "",
+        reason: str = "",
+        delay_ns: int | None = None,
+        *,
+        now_ns: int,
     ) -> None:
-        """Take a failed job back; after `deliveries_max` attempts it becomes a dead letter.
+        """Take a job back whose delivery ended so; after `deliveries_max` failures it is dead.
 
-        `delay_ns` None: by the configured back-off.
+        `delay_ns`: how long one that failed waits; None: by the configured back-off.
         """
-        self.failed += 1
-        job.failures += 1
-        self._note(job, worker, reason, now_ns)
-        if job.failures >= self._limits.deliveries_max:
-            self._die(job, "deliveries_max", now_ns)
+        self.ended[how] += 1
+        if how is End.NOT_BEGUN or (how is End.LOST and self._limits.by_batch):
+            self.put_back(job, now_ns=now_ns)
             return
-        if delay_ns is None:
-            exponent = min(job.failures - 1, 40)
-            delay = self._limits.retry_delay * 2**exponent
-            delay_ns = to_ns(min(delay, self._limits.retry_max))
-        if delay_ns:
-            job.ready_ns = now_ns + delay_ns
-            job.due_ns = self.wall_ns(job.ready_ns)
-        self._try_again(job, now_ns)
-
-    def discard(self, job: QueuedJob, worker: str, reason: str, *, now_ns: int) -> None:
-        """Make a job a dead letter, as a worker asked for."""
-        self.failed += 1
-        job.failures += 1
         self._note(job, worker, reason, now_ns)
-        self._die(job, "discarded", now_ns)
+        if how is End.LOST:  # any of them may have ended the worker
+            job.quarantined = True
+        if how in FAILURES:
+            job.failures += 1
+            if how is End.DISCARDED or job.failures >= self._limits.deliveries_max:
+                why = "discarded" if how is End.DISCARDED else "deliveries_max"
+                self._die(job, why, now_ns)
+                return
+            if delay_ns is None:
+                delay_ns = self._limits.retry.wait_ns(job.failures - 1)
+            if delay_ns:
+                job.ready_ns = now_ns + delay_ns
+                job.due_ns = self.wall_ns(job.ready_ns)
+        if not job.done:
+            self._record(Failed(job))
+        self._admit(job, now_ns)
 
     # ---------------------------------------------------------------------------- dead letters
 
@@ -390,7 +396,7 @@ class JobStore:
         self._jobs[sequence] = job
         self.dead.remove(sequence)
         job.failures = job.due_ns = job.ready_ns = job.cuts = job.holder = 0
-        job.quarantined = False
+        job.frame_bytes, job.quarantined = 0, False
         self.in_flight += 1
         self.bytes += job.size
         self.retried += 1
@@ -431,11 +437,6 @@ class JobStore:
 
     # -------------------------------------------------------------------------------- private
 
-    def _try_again(self, job: QueuedJob, now_ns: int) -> None:
-        if not job.done:
-            self._record(Failed(job))
-        self._admit(job, now_ns)
-
     def _due_ns(self, job: QueuedJob) -> int:
         """Return when a job may be handed out, by the monotonic clock."""
         ready_ns = job.ready_ns
@@ -449,8 +450,8 @@ class JobStore:
             self.finish(job, now_ns=now_ns)
         elif due_ns > now_ns:
             heappush(self._delayed, (due_ns, job.sequence, job))
-        elif job.quarantined:
-            heappush(self._quarantined, (-job.priority, job.sequence, job))
+        elif job.goes_alone:
+            heappush(self._alone, (-job.priority, job.sequence, job))
         else:
             self.priorities.put_back(job)
 

@@ -1,15 +1,63 @@
 """What the queue knows of one worker, and the breakers that stop failing ones."""
 
 import enum
+from typing import Final
 
-from p2pmsg.queue.rules.config import AHEAD_BYTES, BATCH_JOBS_MAX, QueueLimits
+from p2pmsg.queue.rules.config import AHEAD_BYTES, QueueLimits
 from p2pmsg.queue.rules.in_flight import Deliveries
 from p2pmsg.queue.rules.pace import Pace
 from recovery.checks import to_ns
+from recovery.retry import RetryPolicy
 
-_UNPROVEN_RANK = 1e-6
-"""Decides between workers that have as much in flight."""
-_UNCONFIRMED_MAX_NS = 60_000_000_000
+NEVER_NS: Final = 2**63
+_UNPROVEN: Final = 1e-6
+"""Decides between workers that have as much in flight: those that have done a job come first."""
+_DOUBTS_MOST_NS: Final = 60_000_000_000
+TIMED_OUT: Final = RetryPolicy(1_000_000_000, _DOUBTS_MOST_NS)
+GAVE_ALL: Final = RetryPolicy(20_000_000, _DOUBTS_MOST_NS)
+"""For how long others come before a worker at which a job timed out, or that had begun none of its
+jobs when it was asked. Not for ever: it may be free again, and the queue cannot see that."""
+
+
+class WorkerState(enum.IntEnum):
+    """Where a worker stands.
+
+    ::
+
+        OPEN ──ask──▶ ASKED ──gave──▶ OPEN          any ──broke──▶ CUT ──joined──▶ OPEN
+          ▲             └──had none──▶ VAIN
+          └────────got jobs─────────────┘
+    """
+
+    OPEN = enum.auto()
+    ASKED = enum.auto()
+    """It was asked to give jobs back that it has not begun, and has not answered."""
+    VAIN = enum.auto()
+    """It had none to give, and has got none since."""
+    CUT = enum.auto()
+    """Its connection broke."""
+
+
+class WorkerEvent(enum.IntEnum):
+    """What happens to a worker."""
+
+    ASK = enum.auto()
+    GAVE = enum.auto()
+    HAD_NONE = enum.auto()
+    GOT = enum.auto()
+    BROKE = enum.auto()
+    JOINED = enum.auto()
+
+
+_S, _E = WorkerState, WorkerEvent
+_HERE: Final = {_E.BROKE: _S.CUT, _E.JOINED: _S.OPEN}
+WORKER_TRANSITIONS: Final[dict[WorkerState, dict[WorkerEvent, WorkerState]]] = {
+    _S.OPEN: {**_HERE, _E.ASK: _S.ASKED},
+    _S.ASKED: {**_HERE, _E.GAVE: _S.OPEN, _E.HAD_NONE: _S.VAIN},
+    _S.VAIN: {**_HERE, _E.GOT: _S.OPEN},
+    _S.CUT: {_E.JOINED: _S.OPEN},
+}
+"""An event that is not in the table of its state changes nothing: answers come late."""
 
 
 class BreakerState(enum.Enum):
@@ -22,7 +70,7 @@ class BreakerState(enum.Enum):
     """None does, until the pause is over."""
 
     HALF_OPEN = "half-open"
-    """One is being tried."""
+    """One is being tried, for as long as the pause was; then another one is."""
 
 
 class Breaker:
@@ -50,180 +98,223 @@ class Breaker:
 
     def __init__(self, failures_max: int, pause: float, pause_max: float) -> None:
         self._failures_max = failures_max
-        self._first_ns = self._pause_ns = to_ns(pause)
-        self._ceiling_ns = to_ns(pause_max)
-        self._until_ns = 0
+        self._pause = RetryPolicy(to_ns(pause), to_ns(pause_max))
+        self._pauses = self._until_ns = self._others = 0
         self.state = BreakerState.CLOSED
         self.failures = 0
         self.trips = 0
 
     def succeeded(self) -> None:
         """Note that a job was done: everything flows."""
-        self.failures = 0
+        self.failures = self._pauses = 0
         self.state = BreakerState.CLOSED
-        self._pause_ns = self._first_ns
 
-    def failed(self, *, now_ns: int, may_open: bool = True) -> None:
-        """Note that a job was not done. Those that were out when it opened change nothing."""
+    def failed(self, *, now_ns: int, others: int | None = None) -> None:
+        """Note that a job was not done. Those that were out when it opened change nothing.
+
+        `others`: how many jobs others have done; it opens only where they did some since the first
+        of these failures. None: it opens in any case.
+        """
+        if not self.failures:
+            self._others = others or 0
         self.failures += 1
         if self.state is BreakerState.HALF_OPEN:
-            self._pause_ns = min(2 * self._pause_ns, self._ceiling_ns)
-            self._open(now_ns)
-        elif self.state is BreakerState.CLOSED and self.failures >= self._failures_max and may_open:
+            self._pauses += 1
+        elif (
+            self.state is BreakerState.OPEN
+            or self.failures < self._failures_max
+            or (others is not None and others <= self._others)
+        ):
+            return
+        else:
             self.trips += 1
-            self._open(now_ns)
+        self.state = BreakerState.OPEN
+        self._until_ns = now_ns + self._pause.wait_ns(self._pauses)
 
     def allows(self, *, now_ns: int) -> bool:
         """Whether a job may be handed out."""
-        if self.state is BreakerState.CLOSED:
-            return True
-        return self.state is BreakerState.OPEN and now_ns >= self._until_ns
+        return self.state is BreakerState.CLOSED or now_ns >= self._until_ns
 
-    def tried(self) -> None:
-        """Note that one was handed out although it is open."""
+    def tried(self, *, now_ns: int) -> None:
+        """Note that one was handed out although it is not `CLOSED`."""
         self.state = BreakerState.HALF_OPEN
+        self._until_ns = now_ns + self._pause.wait_ns(self._pauses)
 
-    def untried(self) -> None:
-        """Note that the one that was tried came back undone: another may be tried."""
-        if self.state is BreakerState.HALF_OPEN:
-            self.state = BreakerState.OPEN
-
-    def next_deadline_ns(self) -> int | None:
+    def next_deadline_ns(self) -> int:
         """Return when a job may be tried."""
-        return self._until_ns if self.state is BreakerState.OPEN else None
+        return NEVER_NS if self.state is BreakerState.CLOSED else self._until_ns
 
-    def _open(self, now_ns: int) -> None:
-        self.state = BreakerState.OPEN
-        self._until_ns = now_ns + self._pause_ns
+
+class Trust:
+    """What a worker did, how much it may have by that, and whether others come first.
+
+    Attributes:
+        allowance: how many jobs it may have in flight; one more for each that it does.
+        acked, failed: how many jobs it did, and did not (rejected or discarded).
+        held_back: how many it held for too long.
+        doubted_until_ns: until when it gets only what no other worker takes, and does not count as
+            idle: it may be stuck in a job.
+        paused_until_ns: until when it gets nothing.
+
+    """
+
+    def __init__(self, first: int) -> None:
+        self._first = self.allowance = first
+        self.acked = self.failed = self.held_back = 0
+        self.doubted_until_ns = self.paused_until_ns = self._doubts = 0
+
+    def succeeded(self, count: int, ceiling: int) -> None:
+        """Note that it did jobs, of at most `ceiling` that it may have."""
+        self.acked += count
+        self.allowance = max(self._first, min(self.allowance, ceiling)) + count
+        self.doubted_until_ns = self._doubts = 0
+
+    def answered(self) -> None:
+        """Note that it answered for a job: it is not stuck, or not all of it."""
+        self.doubted_until_ns = self._doubts = 0
+
+    def doubt(self, policy: RetryPolicy, *, now_ns: int) -> None:
+        """Note a sign that it is stuck: others come first, for longer with each."""
+        until_ns = now_ns + policy.wait_ns(self._doubts)
+        self.doubted_until_ns = max(self.doubted_until_ns, until_ns)
+        self._doubts += 1
+
+    def held(self, count: int, *, until_ns: int) -> None:
+        """Note that jobs were taken back that it held for too long.
+
+        It gets nothing until then, ever less after it, and others come first until it answers for
+        one.
+        """
+        self.held_back += count
+        self.allowance = max(1, min(self.allowance, self._first) // 2)
+        self.doubted_until_ns, self.paused_until_ns = NEVER_NS, until_ns
+
+
+class Hold:
+    """How long a worker may have jobs and answer for none of them.
+
+    First it is asked for those that it has not begun, and after as long again all are taken.
+
+    Args:
+        time_ns: how long; 0: for ever.
+
+    Attributes:
+        since_ns: when it answered last, or got a job while it had none.
+        due_ns: when something is to be done.
+        is_asked: whether it was asked.
+
+    """
+
+    def __init__(self, time_ns: int) -> None:
+        self._time_ns = time_ns
+        self.begin(now_ns=0)
+
+    def begin(self, *, now_ns: int) -> None:
+        """Begin its time again."""
+        self.since_ns = now_ns
+        self.due_ns = now_ns + self._time_ns if self._time_ns else NEVER_NS
+        self.is_asked = False
+
+    def extend(self, until_ns: int, most_ns: int) -> bool:
+        """Let it be until then, at most `most_ns` beyond its time; whether that is not too long."""
+        latest_ns = self.since_ns + self._time_ns + most_ns
+        margin_ns = self._time_ns if self.is_asked else 0
+        self.due_ns = max(self.due_ns, min(until_ns, latest_ns) + margin_ns)
+        return until_ns <= latest_ns or not self._time_ns
+
+    def ask(self) -> None:
+        """Note that it is asked."""
+        self.is_asked = True
+        self.due_ns += self._time_ns
 
 
 class Worker:
     """A worker: what it has, when it was heard, and whether it may have more.
 
-    Attributes:
-        id: who it is; a worker that connects again keeps it.
+    Args:
+        worker_id: who it is; a worker that connects again keeps it.
         name: for people.
+        limits: of the queue.
+        hold_ns: how long it may have jobs and answer for none; 0: for ever.
+
+    Attributes:
+        id, name: see above.
         prefetch: how many jobs it may have in flight, however slow it is.
         prefetch_ceiling: how many, however fast.
-        assigned: what it has.
-        last_heard_ns: when it was last heard.
-        cut_ns: since when its connection is broken; None while it stands.
-        blocked: there is no way to it, or no space, for what it would get.
-        reserved: it gets nothing more until it has nothing, for a quarantined job.
-        alone: it has a quarantined job, and nothing else.
-        recalling: it was asked to give jobs back and has not answered.
-        recall_is_vain: it had none to give, and has got none since.
-        breaker: whether it fails at everything.
-        acked, failed: how many jobs it did, and did not (rejected or discarded).
-        allowance: how many jobs it may have in flight by what it has done; see `unproven_max`.
-        most: how many jobs it has had in flight at most.
-        held_back: how many jobs it held for too long.
-        rank: the lower, the sooner it gets a job: among equals those that have done one come first,
-            and those that held jobs for too long, and did none since, last.
-        distrusted_ns: until when it gets only what no other worker takes, and does not count as
-            idle: it may be stuck in a job.
-        progress_ns: when it acknowledged a job last, or got one while it had none.
-        extended_ns: until when it asked to be left alone.
-        recalled_ns: when it was asked to give all back that it has not begun, since it acknowledges
-            nothing; None where it was not.
-        paused_ns: until when it gets nothing more, since it held jobs for too long.
-        warned: the kinds of warnings about it that were logged.
         frame_bytes_max: the largest frame that it takes.
-        frame_jobs_max: how many jobs its next frame may have.
+        assigned: what it has.
+        state: see `WorkerState`.
+        cut_ns: when its connection broke, of one that is `CUT`.
+        last_heard_ns: when it was last heard.
+        blocked: there is no way to it, or no space, for what it would get.
+        breaker: whether it fails at everything.
+        trust: what it may have by what it did.
+        hold: how long it may still have what it has.
+        warned: the kinds of warnings about it that were logged.
 
     """
 
-    def __init__(
-        self, worker_id: int, name: str, prefetch: int, limits: QueueLimits, now_ns: int
-    ) -> None:
+    def __init__(self, worker_id: int, name: str, limits: QueueLimits, hold_ns: int) -> None:
         self.id = worker_id
         self.name = name
-        self.prefetch = self.prefetch_ceiling = prefetch
+        self.prefetch = self.prefetch_ceiling = self.frame_bytes_max = 0
         self.assigned = Deliveries()
-        self.last_heard_ns = now_ns
-        self.cut_ns: int | None = None
-        self.reserved = self.alone = self.blocked = False
-        self.recalling = self.recall_is_vain = False
+        self.state = WorkerState.OPEN
+        self.cut_ns = self.last_heard_ns = 0
+        self.blocked = False
         self.breaker = Breaker(limits.worker_failures_max, limits.pause, limits.pause_max)
-        self.acked = self.failed = self.held_back = self.most = 0
-        self.rank = _UNPROVEN_RANK
-        self._unproven = self.allowance = limits.unproven_max
-        self.progress_ns = now_ns
-        self.extended_ns = self.paused_ns = self.distrusted_ns = self._unconfirmed_ns = 0
-        self.recalled_ns: int | None = None
+        self.trust = Trust(limits.unproven_max)
+        self.hold = Hold(hold_ns)
         self.warned: set[str] = set()
-        self.frame_bytes_max = 0
-        self.frame_jobs_max = BATCH_JOBS_MAX
-        self._mark = 0
         self._pace = Pace(to_ns(limits.ahead))
+
+    def on(self, event: WorkerEvent) -> None:
+        """Go on to the state that follows."""
+        self.state = WORKER_TRANSITIONS[self.state].get(event, self.state)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its connection broke."""
+        return self.state is WorkerState.CUT
 
     def takes(self, frame_bytes: int) -> bool:
         """Whether it takes a frame of so many bytes."""
         return frame_bytes <= self.frame_bytes_max
 
     def limit(self, *, now_ns: int) -> int:
-        """Return how many jobs it may have by how fast it does them, and once it is proven."""
-        if self.prefetch_ceiling <= self.prefetch or self.assigned.bytes >= AHEAD_BYTES:
-            return self.prefetch
-        pace = self._pace.within_span(now_ns=now_ns)
-        return max(self.prefetch, min(self.prefetch_ceiling, pace))
+        """Return how many jobs it may have by how fast it does them, and by what it did."""
+        most = self.prefetch
+        if self.prefetch_ceiling > most and self.assigned.bytes < AHEAD_BYTES:
+            pace = self._pace.within_span(now_ns=now_ns)
+            most = max(most, min(self.prefetch_ceiling, pace))
+        return min(most, self.trust.allowance)
 
     def credit(self, *, now_ns: int) -> int:
         """Return how many jobs more it may have."""
-        if self.cut_ns is not None or self.reserved or self.alone or self.blocked:
+        has = self.assigned.count
+        if self.state is WorkerState.CUT or self.blocked or (has and self.assigned.has_alone):
             return 0
-        if now_ns < self.paused_ns or not self.breaker.allows(now_ns=now_ns):
+        if now_ns < self.trust.paused_until_ns or not self.breaker.allows(now_ns=now_ns):
             return 0
-        return min(self.limit(now_ns=now_ns), self.allowance) - self.assigned.count
+        return self.limit(now_ns=now_ns) - has
 
     def order(self, *, now_ns: int) -> float:
-        """Return its place among those that may have a job; see `rank`."""
-        return self.rank + self.is_distrusted(now_ns=now_ns)
+        """Return its place among those that may have a job: the lower, the sooner."""
+        trust = self.trust
+        return (now_ns < trust.doubted_until_ns) + (0.0 if trust.acked else _UNPROVEN)
 
-    def is_distrusted(self, *, now_ns: int) -> bool:
+    def is_doubted(self, *, now_ns: int) -> bool:
         """Whether it may be stuck in a job."""
-        return now_ns < self.distrusted_ns
-
-    def distrust(self, first_ns: int, *, now_ns: int) -> None:
-        """Note a sign that it is stuck: others come first, twice as long with each."""
-        self._unconfirmed_ns = min(max(first_ns, 2 * self._unconfirmed_ns), _UNCONFIRMED_MAX_NS)
-        self.distrusted_ns = now_ns + self._unconfirmed_ns
-
-    def trust(self) -> None:
-        """Note that it answered for a job: it is not stuck, or not all of it."""
-        self.distrusted_ns = self._unconfirmed_ns = 0
-
-    def progressed(self, now_ns: int) -> None:
-        """Note that it acknowledged a job, or has one where it had none: its time begins again."""
-        self.progress_ns = now_ns
-        self.extended_ns = 0
-        self.recalled_ns = None
+        return now_ns < self.trust.doubted_until_ns
 
     def succeeded(self, count: int, *, now_ns: int) -> None:
         """Note that it did jobs."""
         self._pace.add(count, now_ns=now_ns)
-        self.acked += count
-        self.rank = 0.0
-        self.trust()
-        self.allowance = max(self._unproven, min(self.allowance, self.prefetch_ceiling)) + count
+        self.hold.begin(now_ns=now_ns)
+        self.trust.succeeded(count, self.prefetch_ceiling)
         self.breaker.succeeded()
 
-    def held(self, count: int, *, pause_ns: int, now_ns: int) -> None:
-        """Note that jobs were taken back that it held for too long: it gets ever less."""
-        self.held_back += count
-        self.rank += 1.0
-        self.allowance = max(1, min(self.allowance, self._unproven) // 2)
-        self.paused_ns = now_ns + pause_ns
-
-    def cut_short(self, count: int) -> None:
-        """Note that so many jobs did not arrive: it gets half of them, until it does some."""
-        fewer = max(self._unproven, count // 2)
-        self.allowance = min(self.allowance, fewer)
-
-    def job_failed(self, acked_by_all: int, *, now_ns: int) -> None:
+    def failed(self, acked_by_all: int, *, now_ns: int) -> None:
         """Note that it did not do a job; its breaker opens only where others do theirs."""
-        self.failed += 1
-        others = acked_by_all - self.acked
-        if self.breaker.failures == 0:
-            self._mark = others
-        self.breaker.failed(now_ns=now_ns, may_open=others > self._mark)
+        self.trust.failed += 1
+        self.breaker.failed(now_ns=now_ns, others=acked_by_all - self.trust.acked)

@@ -6,7 +6,7 @@ import pytest
 
 from p2pmsg.queue import frames
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.rules import JobRun
+from p2pmsg.queue.rules import End, JobRun
 from p2pmsg.wire import Frame, Kind, control_frame
 from tests.queues import job_queue
 from tests.unit.memory import bytes_kept
@@ -56,7 +56,7 @@ def test_strangers_do_not_push_out_workers_and_cost_no_search():
         pusher.report(b"w%d" % number, 1000 + number, 1)
     assert pusher.core.invalid == {}
     assert len(pusher.queue.workers) == 50
-    pusher.queue.leave(1000, now_ns=0)
+    pusher.queue.dismiss(1000, End.NOT_BEGUN, now_ns=0)
     pusher.core.handle_timer(now_ns=0)
     pusher.join(b"new", 1)
     assert 1 in pusher.queue.workers

@@ -6,7 +6,8 @@ from p2pmsg.queue import frames
 from p2pmsg.queue.frames import Hello
 from p2pmsg.queue.puller_core import Process, PullerCore
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.rules import JobRun, QueuedJob
+from p2pmsg.queue.rules import End, JobRun, QueuedJob
+from p2pmsg.queue.rules.worker import NEVER_NS
 from p2pmsg.wire import Frame, Kind, control_frame
 from tests.queues import job_queue
 
@@ -158,7 +159,7 @@ def test_who_was_held_up_for_longer_than_its_lease_keeps_what_it_has():
     assert line.ack(line.take(now_ns=later))
     line.flush(now_ns=later)
     up(line, pusher, now_ns=later)
-    assert (pusher.queue.store.done, pusher.queue.taken_back, pusher.queue.refused) == (2, 0, 0)
+    assert (pusher.queue.store.done, pusher.queue.store.ended, pusher.queue.refused) == (2, {}, 0)
 
 
 def test_what_was_done_late_is_reported_and_not_ours():
@@ -227,7 +228,7 @@ def test_what_is_no_time_is_counted(extend_ms):
     frame = control_frame(Kind.QUEUE_REPORT, line.id, report, sequence=1)
     pusher.receive(b"a", frame, now_ns=0)
     assert pusher.invalid == {"extend": 1}
-    assert pusher.queue.workers[1].extended_ns == 0
+    assert pusher.queue.workers[1].hold.due_ns == NEVER_NS
 
 
 def test_a_worker_that_settles_nothing_is_asked_for_its_jobs_and_then_loses_them():
@@ -244,17 +245,17 @@ def test_a_worker_that_settles_nothing_is_asked_for_its_jobs_and_then_loses_them
     queue.heard(worker, now_ns=1000 * MS)
     pusher.handle_timer(now_ns=1000 * MS)
     # An honest one gives back what it has not begun.
-    worker.paused_ns = 2**62
+    worker.blocked = True
     down(pusher, line)
     line.flush(now_ns=1000 * MS)
     while line.outbox:
         pusher.receive(b"a", line.outbox.popleft(), now_ns=1000 * MS)
-    assert (len(line.ready), worker.assigned.count, queue.recalled) == (0, 1, 2)
+    assert (len(line.ready), worker.assigned.count, queue.store.ended[End.NOT_BEGUN]) == (0, 1, 2)
 
     later = 1000 * MS + round(queue.limits.ack_timeout * 1000 * MS)
     queue.heard(worker, now_ns=later)
     pusher.handle_timer(now_ns=later)
-    assert (worker.assigned.count, queue.held_back) == (0, 1)
+    assert (worker.assigned.count, queue.store.ended[End.TAKEN]) == (0, 1)
     down(pusher, line)  # it is asked what it has
     while line.outbox:
         pusher.receive(b"a", line.outbox.popleft(), now_ns=later)

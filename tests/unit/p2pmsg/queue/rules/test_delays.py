@@ -3,7 +3,7 @@
 import pytest
 
 from p2pmsg.queue.journal.records import JournalState, change_record, push_record
-from p2pmsg.queue.rules import QueuedJob
+from p2pmsg.queue.rules import End, QueuedJob
 from tests.queues import job_queue
 
 S = 10**9
@@ -128,6 +128,6 @@ def test_what_was_taken_back_from_a_worker_after_its_delay_waits_no_more():
     run = Run()
     run.push(5 * S)
     assert run.take(5 * S) == 0
-    run.queue.dismiss(1, "revoked", now_ns=run.now_ns)
+    run.queue.dismiss(1, End.TAKEN, "revoked", now_ns=run.now_ns)
     again = run.again(wall_ns=run.wall_ns - DAY)
     assert again.take(GRACE_NS) == 0

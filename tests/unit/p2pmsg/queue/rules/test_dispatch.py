@@ -6,6 +6,7 @@ from p2pmsg.queue.rules import (
     BreakerState,
     DeadJob,
     Dropped,
+    End,
     JobRun,
     QueuedJob,
 )
@@ -82,7 +83,7 @@ def test_the_next_of_a_key_waits_for_what_becomes_of_the_first(how):
     if how == "reject":
         machine.reject(worker, 0, "no", None, now_ns=0)
     else:
-        machine.lose(1, "gone", now_ns=0)
+        machine.dismiss(1, End.LOST, "gone", now_ns=0)
     machine.handle_timer(now_ns=10 * MS)
     assert all_taken(machine, 10 * MS) == [b"00"]
     holder = next(w for w in machine.workers.values() if w.assigned.count)
@@ -112,14 +113,14 @@ def test_jobs_lost_together_are_delivered_alone():
     machine.store.push_run(run(3))
     machine.join(1, "w", 16, now_ns=0)
     taken(machine)
-    machine.lose(1, "gone", now_ns=0)
+    machine.dismiss(1, End.LOST, "gone", now_ns=0)
 
     machine.join(2, "w", 16, now_ns=0)
     assert all_taken(machine) == [b"00"]
-    machine.lose(2, "gone", now_ns=0)
+    machine.dismiss(2, End.LOST, "gone", now_ns=0)
     machine.join(3, "w", 16, now_ns=0)
     assert all_taken(machine) == [b"00"]
-    machine.lose(3, "gone", now_ns=0)
+    machine.dismiss(3, End.LOST, "gone", now_ns=0)
     (dead,) = machine.store.dead.list()
     assert (dead.job.sequence, dead.job.failures, dead.job.deliveries) == (0, 2, 3)
     worker = machine.join(4, "w", 16, now_ns=0)
@@ -154,7 +155,7 @@ def lost_and_done(**settings):
     machine.join(1, "w", 16, now_ns=0)
     machine.store.push(job(0, key="k"), now_ns=0)
     assert all_taken(machine) == [b"00"]
-    machine.lose(1, "silent for ack_timeout", now_ns=0)
+    machine.dismiss(1, End.LOST, "silent for ack_timeout", now_ns=0)
     machine.store.push(job(1, key="k"), now_ns=0)
 
     def answer():
@@ -298,7 +299,7 @@ def test_what_a_worker_holds_for_too_long_goes_to_others_and_it_gets_ever_less()
         now_ns += 1000 * MS
         live(machine, now_ns)
     assert shares == [4, 2, 1, 1]
-    assert machine.held_back == machine.workers[1].held_back == 8
+    assert machine.store.ended[End.TAKEN] == machine.workers[1].trust.held_back == 8
     assert [text.split(" and ")[0] for _, text in machine.warnings] == ["held 4 jobs for 2 s"]
     assert machine.store.in_flight == 10
 
@@ -313,7 +314,7 @@ def test_what_a_worker_holds_for_too_long_goes_to_others_and_it_gets_ever_less()
     machine.ack(machine.workers[1], held.first, held.first + 1, now_ns=now_ns)
     assert machine.store.done == 10
     assert not machine.store.dead
-    assert machine.workers[1].allowance == 5  # it has done one
+    assert machine.workers[1].trust.allowance == 5  # it has done one
 
 
 def test_a_job_with_a_key_stays_until_an_honest_worker_could_not_have_it():
@@ -339,7 +340,7 @@ def test_one_that_settles_something_has_its_time_again():
     assert live(machine, (2700 + 999) * MS) == []
     assert live(machine, (2700 + 1000) * MS) == [(1, False)]
     machine.ack(worker, 3, 4, now_ns=3750 * MS)
-    assert (machine.held_back, machine.store.done) == (0, 4)
+    assert (machine.store.ended[End.TAKEN], machine.store.done) == (0, 4)
 
 
 def test_extensions_are_given_up_to_a_limit():
@@ -392,8 +393,8 @@ def test_one_that_fails_at_what_others_do_is_stopped_alone(how):
                 machine.discard(worker, batch.first, "", now_ns=0)
         for batch in good.assigned.batches():
             machine.ack(good, batch.first, batch.first + 1, now_ns=0)
-    assert failed == bad.failed == 3
-    assert good.acked > 15
+    assert failed == bad.trust.failed == 3
+    assert good.trust.acked > 15
     assert machine.warnings[-1][0] == "bad"
 
 
@@ -479,7 +480,7 @@ def test_a_job_that_is_too_large_for_one_worker_goes_to_one_that_takes_it():
     for worker, sequences in sent:
         by_worker[worker] += sequences
     assert 3 not in by_worker[1]
-    assert len(by_worker[1]) == 8 - len(by_worker[2]) - machine.store.oversized
+    assert len(by_worker[1]) == 8 - len(by_worker[2]) - machine.store.alone
     start, stop = large.assigned.open_ranges()[0]
     machine.ack(large, start, stop, now_ns=1)
     sent += sized(machine, 1)
