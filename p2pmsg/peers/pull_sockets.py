@@ -38,7 +38,7 @@ class PullSockets:
 
     def receive(self, at: int, core: PullerCore, count_max: int) -> list[bytes]:
         """Return frames that have come from a pusher, after a look where they come from."""
-        if core.endpoint != self._connected_to[at]:
+        if core.arrivals.endpoint != self._connected_to[at]:
             self._connect(at, core)
         socket = self._sockets[at]
         if socket is None:
@@ -59,7 +59,7 @@ class PullSockets:
         has_broken = socket is None or socket.connections > 1
         if has_broken or now_ns - since_ns > _COMING_NS:
             self._missing_since_ns[at] = now_ns
-            core.rejoin(now_ns=now_ns)
+            core.rejoin()
 
     def last_byte_ns(self, at: int, now_ns: int) -> int:
         """Return when the last byte came, as far as is known; else 0."""
@@ -92,11 +92,11 @@ class PullSockets:
         if socket is not None:
             self._sockets[at] = None
             self._left.append(socket)
-        self._connected_to[at] = core.endpoint
-        if not core.endpoint:
+        self._connected_to[at] = core.arrivals.endpoint
+        if not core.arrivals.endpoint:
             return
         try:
-            place = transports.parse_endpoint(core.endpoint).without_key()
+            place = transports.parse_endpoint(core.arrivals.endpoint).without_key()
             if place.scheme == "tcp":  # by the way that leads to the pusher: its name may not
                 place = place.with_host(self._places[at].host)
             socket = self._network.pull_socket(place, curve=self._clients[at].curve)

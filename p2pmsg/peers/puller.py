@@ -14,7 +14,7 @@ from p2pmsg.peers.network import Network
 from p2pmsg.peers.pull_sockets import PullSockets
 from p2pmsg.queue.config import LINGER_NS, PREFETCH_CEILING, PREFETCH_MIN
 from p2pmsg.queue.job import Job, OnInvalidJob, report_invalid
-from p2pmsg.queue.puller_core import PullerCore
+from p2pmsg.queue.puller_core import PullerCore, PullerIdentity
 from p2pmsg.queue.running import JobRun
 from p2pmsg.queue.stats import PullerStats
 from p2pmsg.queue.taking import Batch
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 _ENDS_NS: Final = 100_000_000
 """How often connections are checked that ZeroMQ may have ended."""
-_COMING_NS: Final = 2_000_000_000
-"""A connection over which no byte came for so long brings nothing just now. What was lost on a slow
-network TCP sends again after 200 ms, then 400, then 800."""
 _PUSHER_TIMEOUT_NS: Final = 5_000_000_000
 """A pusher that was silent for so long is connected to again."""
 _SOON_NS: Final = 5_000_000
@@ -47,7 +44,7 @@ _TURN_NS: Final = 2_000_000
 _BATCH_PREFETCH: Final = 64, 65_536
 """How many jobs it may have by the batch, however slow and however fast it is."""
 _COUNTERS: Final = (
-    "received", "acked", "rejected", "discarded", "refused", "given_back", "dropped", "lost",
+    "received", "rejected", "discarded", "refused", "given_back", "dropped", "lost",
 )  # fmt: skip
 
 
@@ -136,11 +133,13 @@ class PullerPeer(Peer):
                 )
                 self._clients.append(client)
                 client.connect()
-            core = PullerCore(
-                network.random.getrandbits(64), settings.name, first, network.process(),
-                ceiling=ceiling, frame_bytes_max=settings.frame_bytes_max, values=settings.values,
-                answered=answered, batch=self.batch, now_ns=now_ns,
+            identity = PullerIdentity(
+                network.random.getrandbits(64), settings.name, network.process(), first, ceiling,
+                settings.frame_bytes_max,
             )  # fmt: skip
+            core = PullerCore(
+                identity, values=settings.values, answered=answered, batch=self.batch, now_ns=now_ns
+            )
             if self._access_rules is not None:
                 core.access.use(self._access_rules, partial(server_of, client))
             self._cores.append(core)
@@ -186,7 +185,7 @@ class PullerPeer(Peer):
         for _ in cores:
             self._turns += 1
             core = cores[self._turns % len(cores)]
-            if core.ready or core.arrived or core.left:
+            if core.has_ready:
                 job = core.take(now_ns=now_ns)
                 if job is not None:
                     self._core = core
@@ -206,7 +205,7 @@ class PullerPeer(Peer):
         return error
 
     def _has_job(self) -> bool:
-        is_here = any(core.ready or core.arrived or core.left for core in self._cores)
+        is_here = any(core.has_ready for core in self._cores)
         if self.batch is not None:
             is_here = is_here or self.batch.at < self.batch.end
         return is_here or self.keys.has_error or bool(self.why_closed)
@@ -215,7 +214,7 @@ class PullerPeer(Peer):
     def is_report_due(self) -> bool:
         """Whether what was acknowledged is to be reported at once."""
         is_late = self.now_ns() - self._flushed_ns >= LINGER_NS
-        return is_late or self._core.acks_waiting() >= self._flush_at
+        return is_late or len(self._core.reports.acked) >= self._flush_at
 
     def commit(self) -> None:
         """Report what was acknowledged; by the batch, all jobs taken so far count as done."""
@@ -263,10 +262,8 @@ class PullerPeer(Peer):
         """Do what is due at one pusher; connect to it again where it is silent."""
         core, client = self._cores[at], self._clients[at]
         last_heard_ns = core.last_heard_ns
-        if core.unconfirmed or now_ns - last_heard_ns > _PUSHER_TIMEOUT_NS / 2:
+        if now_ns - last_heard_ns > _PUSHER_TIMEOUT_NS / 2:
             last_heard_ns = self._last_byte_ns(at, now_ns)
-            if core.unconfirmed and now_ns - last_heard_ns < _COMING_NS:
-                core.on_coming(now_ns=now_ns)
         if self._pulls is not None and looks_at_ends:
             self._pulls.check(at, core, now_ns)
         core.handle_timer(now_ns=now_ns)
@@ -294,7 +291,7 @@ class PullerPeer(Peer):
                 if core.access.unreported is not None:
                     self._on_denied()
                 if came:
-                    has = len(core.ready) + len(core.unconfirmed) + len(core.open)
+                    has = len(core.ready) + len(core.open)
                     self._flush_at = _flush_at_of(max(has, self._prefetch))
                 elif not core.outbox:
                     break
@@ -334,7 +331,7 @@ class PullerPeer(Peer):
             return 0
         now_ns = self.now_ns()
         due_ns = min(core.next_deadline_ns() for core in self._cores)
-        if any(core.unsent for core in self._cores):
+        if any(core.reports.waiting for core in self._cores):
             due_ns = min(due_ns, now_ns + _SOON_NS)
         if self._settings.security is not None:
             due_ns = min(due_ns, now_ns + EVERY_NS)
@@ -361,7 +358,7 @@ class PullerPeer(Peer):
     def _is_confirmed(self) -> bool:
         """Report, and return whether all pushers know what became of all jobs."""
         self._report(self.now_ns())
-        return not any(core.has_unconfirmed for core in self._cores)
+        return all(core.reports.is_empty for core in self._cores)
 
     def shut(self) -> None:
         """Give back what was not begun, reject what was, and close the sockets."""
@@ -400,7 +397,8 @@ class PullerPeer(Peer):
             invalid.update(core.invalid)
         ready = sum(core.ready_count for core in cores)
         in_hand = ready + sum(len(core.open) for core in cores)
-        counts = {name: sum(getattr(core, name) for core in cores) for name in _COUNTERS}
+        counts = {name: sum(core.counts[name] for core in cores) for name in _COUNTERS}
+        counts["acked"] = sum(core.acked for core in cores)
         if batch is not None:
             ready += max(0, batch.end - batch.at)
             in_hand += max(0, batch.end - batch.done)
@@ -430,7 +428,7 @@ class PullerPeer(Peer):
     def answering(self) -> list[bool]:
         """Return which pushers took this worker on, and answer."""
         return [
-            core.joined and core.last_heard_ns != lost_ns and not core.leaving
+            core.joined and core.last_heard_ns != lost_ns
             for core, lost_ns in zip(self._cores, self._lost_ns, strict=True)
         ]
 

@@ -1,7 +1,9 @@
 """Jobs that are acknowledged by the batch, as a worker takes them."""
 
+from collections import deque
 from typing import Any, Protocol
 
+from p2pmsg.queue.frames import Ranges
 from p2pmsg.queue.job import Job
 from p2pmsg.wire import Frame
 
@@ -33,6 +35,78 @@ class Arrived:
     def count(self) -> int:
         """How many jobs are still here."""
         return self.stop - self.first
+
+
+class Arrivals:
+    """Frames of jobs that came from one pusher and were not begun.
+
+    Attributes:
+        endpoint: where they come from; empty where there is nothing to connect to.
+        frames: those whose jobs are to be answered for.
+        left: those of a pusher that is no more; nobody else has them.
+
+    """
+
+    def __init__(self) -> None:
+        self.endpoint = ""
+        self.frames: deque[Arrived] = deque()
+        self.left: deque[Arrived] = deque()
+        self.sent = self._came = 0
+
+    def connect(self, endpoint: str) -> None:
+        """Begin to count what the pusher sent over a connection, and what of that came."""
+        self.endpoint = endpoint
+        self.sent = self._came = 0
+
+    def add(self, frame: Frame) -> None:
+        """Take a frame."""
+        self.frames.append(Arrived(frame))
+        self._came += frame.count
+
+    @property
+    def count(self) -> int:
+        """How many jobs are here."""
+        return sum(each.count for each in (*self.frames, *self.left))
+
+    @property
+    def missing(self) -> int:
+        """How many jobs were sent that have not come."""
+        return max(0, self.sent - self._came)
+
+    def give_back(self, count: int) -> Ranges:
+        """Take so many out again, the latest first; return their deliveries."""
+        given: Ranges = []
+        while self.frames and count > 0:
+            last = self.frames[-1]
+            stop, last.stop = last.stop, max(last.first, last.stop - count)
+            given.append((last.stop, stop))
+            count -= stop - last.stop
+            if not last.count:
+                self.frames.pop()
+        return given
+
+    def drop(self, start: int, stop: int) -> int:
+        """Drop deliveries `[start, stop)`, and those after them in a frame; return how many."""
+        before = self.count
+        for each in self.frames:
+            if start < each.stop and each.first < stop:
+                each.stop = max(start, each.first)
+        self.frames = deque(each for each in self.frames if each.count)
+        return before - self.count
+
+    def clear(self) -> int:
+        """Drop what another worker gets; return how many jobs that was."""
+        count = sum(each.count for each in self.frames)
+        self.frames.clear()
+        return count
+
+    def leave(self) -> int:
+        """Keep the jobs of a pusher that is no more; return how many did not come."""
+        missing = self.missing
+        self.left.extend(self.frames)
+        self.frames.clear()
+        self.connect("")
+        return missing
 
 
 class Batch:

@@ -38,7 +38,7 @@ def hold_for_ever(puller):
     """Let a puller say that it lives, and never give back what it has."""
     for line in puller._peer._cores:
         line._time_out = lambda now_ns: None
-        line._receive_recall = lambda frame: None
+        line._BY_KIND = {**line._BY_KIND, Kind.QUEUE_RECALL: lambda core, frame: None}
 
 
 @contextlib.contextmanager

@@ -159,7 +159,9 @@ moves = st.one_of(
         st.sampled_from(("ack", "reject", "discard", "release", "held", "ended", "again")),
         st.integers(1, 3), st.tuples(st.integers(0, 9), st.integers(1, 4)),
     ),
-    st.tuples(st.sampled_from((End.LOST, End.NOT_BEGUN, End.TAKEN, "cut")), st.integers(1, 3), st.just(0)),
+    st.tuples(
+        st.sampled_from((End.LOST, End.NOT_BEGUN, End.TAKEN, "cut")), st.integers(1, 3), st.just(0)
+    ),
     st.tuples(st.just("retry"), st.just(0), st.just(0)),
     st.tuples(st.just("wait"), st.integers(1, 3 * HOLD_NS), st.just(0)),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from collections import deque
 
 from p2pmsg.queue.frames import Report
 from p2pmsg.queue.job import Job
-from p2pmsg.queue.puller_core import Process, PullerCore
+from p2pmsg.queue.puller_core import Process, PullerCore, PullerIdentity
 from p2pmsg.wire import Kind, control_frame
 
 MS = 1_000_000
@@ -75,10 +75,11 @@ class WorkerNode:
         self.pid = self.number * 1000 + self.incarnation
         world.alive_processes.add(self.pid)
         host = f"here {world.pusher.disk.boots}" if self.number % 2 else ""
-        self.line = PullerCore(
-            self.pid, f"w{self.pid}", world.profile.prefetch, Process(host, self.pid, 1),
-            ceiling=world.profile.prefetch_ceiling, now_ns=world.now,
+        identity = PullerIdentity(
+            self.pid, f"w{self.pid}", Process(host, self.pid, 1), world.profile.prefetch,
+            max(world.profile.prefetch, world.profile.prefetch_ceiling),
         )  # fmt: skip
+        self.line = PullerCore(identity, now_ns=world.now)
         self.busy = dict.fromkeys(range(world.profile.threads))
         self.pipe.clear()
         self.inbox.clear()
@@ -130,7 +131,7 @@ class WorkerNode:
                     return
         line.flush(now_ns=now)
         held = line.ready_count + len(line.open)
-        assert held <= line.prefetch_ceiling, (held, line.prefetch_ceiling)
+        assert held <= line.identity.ceiling, (held, line.identity.ceiling)
         history = self.world.history
         history.most_held = max(history.most_held, held)
         while line.outbox:
@@ -222,7 +223,7 @@ class WorkerNode:
         if number == 3:
             others = target.line.open if target.line is not None and target is not self else ()
             for delivery in others:
-                self.line._acked.append(Job(0, delivery, _NO_SEQUENCE, None, None))
+                self.line.reports.acked.append(Job(0, delivery, _NO_SEQUENCE, None, None))
             return
         if number == 0:
             frame = rng.randbytes(rng.randrange(80))
@@ -330,7 +331,7 @@ class HostileNode(WorkerNode):
     def start(self):
         super().start()
         if self.kind == "hoarder":
-            self.line.prefetch = self.line.prefetch_ceiling = 1_000_000
+            self.line.identity = self.line.identity._replace(prefetch=1_000_000, ceiling=1_000_000)
         if self.kind == "flapper":
             self.world.after(self.world.rng.uniform(30, 300), self._flap, self.incarnation)
 

@@ -12,7 +12,7 @@ PRIORITY_MAX = 9
 BATCH_JOBS_MAX: Final = 1024
 """How many jobs go out in one frame at most."""
 BATCH_BYTES: Final = 256 * 1024
-"""A frame has so many bytes of jobs at most, but for one that alone has more."""
+"""A frame has so many bytes of jobs at most, except for one that alone has more."""
 PREFETCH_MAX: Final = 65_536
 """What a worker may have in flight at most, whatever it asks for."""
 AHEAD_BYTES: Final = 16 * 2**20

@@ -43,6 +43,7 @@ from p2pmsg.queue.rules.worker import (
     WorkerEvent,
     WorkerState,
 )
+from recovery import RangeSet
 from recovery.checks import to_ns
 
 WARNINGS_MAX = 64
@@ -251,9 +252,6 @@ class JobQueue:
 
         Each job goes alone then, to a worker that takes it; where there is none, it has failed.
         """
-        changes = self.store.changes
-        if changes and isinstance(changes[-1], Given) and changes[-1].delivery == batch.first:
-            changes.pop()
         jobs = self._one_by_one(worker.assigned.end(batch.first, batch.stop))
         is_one = len(jobs) == 1
         if is_one and not any(other.takes(frame_bytes) for other in self.workers.values()):
@@ -276,7 +274,7 @@ class JobQueue:
         idle = sum(
             not worker.assigned.count
             and worker.credit(now_ns=now_ns) > 0
-            and not worker.is_doubted(now_ns=now_ns)
+            and not worker.is_distrusted(now_ns=now_ns)
             for worker in self.workers.values()
         )
         if not idle:
@@ -290,8 +288,8 @@ class JobQueue:
         asked = []
         for worker in victims[:idle]:
             count = worker.assigned.count
-            is_doubted = worker.is_doubted(now_ns=now_ns)
-            asked.append((worker, count if is_doubted else max(1, count // 2)))
+            is_distrusted = worker.is_distrusted(now_ns=now_ns)
+            asked.append((worker, count if is_distrusted else max(1, count // 2)))
             worker.on(WorkerEvent.ASK)
         return asked
 
@@ -358,7 +356,7 @@ class JobQueue:
         delay_ns = limit_ns if is_long else delay_ns
         if self._answer(worker, delivery, how, reason, delay_ns, now_ns):
             if timed_out:
-                worker.trust.doubt(TIMED_OUT, now_ns=now_ns)
+                worker.trust.distrust(TIMED_OUT, now_ns=now_ns)
             if is_long:
                 self.delays_capped += 1
                 self._warn(worker, f"rejects a job with a delay of {text}")
@@ -392,7 +390,7 @@ class JobQueue:
         if answer:
             worker.on(WorkerEvent.GAVE if ranges else WorkerEvent.HAD_NONE)
             if ranges and not worker.assigned.count:
-                worker.trust.doubt(GAVE_ALL, now_ns=now_ns)
+                worker.trust.distrust(GAVE_ALL, now_ns=now_ns)
 
     # ----------------------------------------------------------------------------------- time
 
@@ -427,8 +425,8 @@ class JobQueue:
             for worker in self.workers.values():
                 waits += worker.breaker.next_deadline_ns(), worker.trust.paused_until_ns
         for worker in self.workers.values():
-            if worker.trust.doubted_until_ns:
-                waits.append(worker.trust.doubted_until_ns)
+            if worker.trust.distrusted_until_ns:
+                waits.append(worker.trust.distrusted_until_ns)
             if worker.is_cut:
                 waits.append(worker.cut_ns + to_ns(self.limits.grace))
                 times.append(worker.last_heard_ns + to_ns(self.limits.ack_timeout))
@@ -636,19 +634,6 @@ def _has_key(batch: DeliveryBatch) -> bool:
 
 
 def _minus(ranges: list[tuple[int, int]], others: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return what of sorted `ranges` is in none of the sorted `others`."""
-    left: list[tuple[int, int]] = []
-    at = 0
-    for start, stop in ranges:
-        while at < len(others) and others[at][1] <= start:
-            at += 1
-        index = at
-        while start < stop and index < len(others) and others[index][0] < stop:
-            low, high = others[index]
-            if start < low:
-                left.append((start, low))
-            start = max(start, high)
-            index += 1
-        if start < stop:
-            left.append((start, stop))
-    return left
+    """Return what of `ranges` is in none of the sorted `others`."""
+    covered = RangeSet(others)
+    return [left for start, stop in ranges for left in covered.missing(start, stop)]

@@ -60,7 +60,7 @@ class PriorityQueues:
     def take(self, count_max: int, bytes_max: int) -> Taken | None:
         """Take the next jobs out: some of a run, or some on their own; None where none is left.
 
-        They have at most `bytes_max`, but for one that alone has more.
+        They have at most `bytes_max`, except for one that alone has more.
         """
         for queue in reversed(self._queues):
             if queue.back or queue.fresh:

@@ -12,9 +12,9 @@ from recovery.retry import RetryPolicy
 NEVER_NS: Final = 2**63
 _UNPROVEN: Final = 1e-6
 """Decides between workers that have as much in flight: those that have done a job come first."""
-_DOUBTS_MOST_NS: Final = 60_000_000_000
-TIMED_OUT: Final = RetryPolicy(1_000_000_000, _DOUBTS_MOST_NS)
-GAVE_ALL: Final = RetryPolicy(20_000_000, _DOUBTS_MOST_NS)
+_DISTRUST_MOST_NS: Final = 60_000_000_000
+TIMED_OUT: Final = RetryPolicy(1_000_000_000, _DISTRUST_MOST_NS)
+GAVE_ALL: Final = RetryPolicy(20_000_000, _DISTRUST_MOST_NS)
 """For how long others come before a worker at which a job timed out, or that had begun none of its
 jobs when it was asked. Not for ever: it may be free again, and the queue cannot see that."""
 
@@ -152,8 +152,8 @@ class Trust:
         allowance: how many jobs it may have in flight; one more for each that it does.
         acked, failed: how many jobs it did, and did not (rejected or discarded).
         held_back: how many it held for too long.
-        doubted_until_ns: until when it gets only what no other worker takes, and does not count as
-            idle: it may be stuck in a job.
+        distrusted_until_ns: until when it gets only what no other worker takes, and does not count
+            as idle: it may be stuck in a job.
         paused_until_ns: until when it gets nothing.
 
     """
@@ -161,23 +161,23 @@ class Trust:
     def __init__(self, first: int) -> None:
         self._first = self.allowance = first
         self.acked = self.failed = self.held_back = 0
-        self.doubted_until_ns = self.paused_until_ns = self._doubts = 0
+        self.distrusted_until_ns = self.paused_until_ns = self._signs = 0
 
     def succeeded(self, count: int, ceiling: int) -> None:
         """Note that it did jobs, of at most `ceiling` that it may have."""
         self.acked += count
         self.allowance = max(self._first, min(self.allowance, ceiling)) + count
-        self.doubted_until_ns = self._doubts = 0
+        self.distrusted_until_ns = self._signs = 0
 
     def answered(self) -> None:
         """Note that it answered for a job: it is not stuck, or not all of it."""
-        self.doubted_until_ns = self._doubts = 0
+        self.distrusted_until_ns = self._signs = 0
 
-    def doubt(self, policy: RetryPolicy, *, now_ns: int) -> None:
+    def distrust(self, policy: RetryPolicy, *, now_ns: int) -> None:
         """Note a sign that it is stuck: others come first, for longer with each."""
-        until_ns = now_ns + policy.wait_ns(self._doubts)
-        self.doubted_until_ns = max(self.doubted_until_ns, until_ns)
-        self._doubts += 1
+        until_ns = now_ns + policy.wait_ns(self._signs)
+        self.distrusted_until_ns = max(self.distrusted_until_ns, until_ns)
+        self._signs += 1
 
     def held(self, count: int, *, until_ns: int) -> None:
         """Note that jobs were taken back that it held for too long.
@@ -187,7 +187,7 @@ class Trust:
         """
         self.held_back += count
         self.allowance = max(1, min(self.allowance, self._first) // 2)
-        self.doubted_until_ns, self.paused_until_ns = NEVER_NS, until_ns
+        self.distrusted_until_ns, self.paused_until_ns = NEVER_NS, until_ns
 
 
 class Hold:
@@ -301,11 +301,11 @@ class Worker:
     def order(self, *, now_ns: int) -> float:
         """Return its place among those that may have a job: the lower, the sooner."""
         trust = self.trust
-        return (now_ns < trust.doubted_until_ns) + (0.0 if trust.acked else _UNPROVEN)
+        return (now_ns < trust.distrusted_until_ns) + (0.0 if trust.acked else _UNPROVEN)
 
-    def is_doubted(self, *, now_ns: int) -> bool:
+    def is_distrusted(self, *, now_ns: int) -> bool:
         """Whether it may be stuck in a job."""
-        return now_ns < self.trust.doubted_until_ns
+        return now_ns < self.trust.distrusted_until_ns
 
     def succeeded(self, count: int, *, now_ns: int) -> None:
         """Note that it did jobs."""

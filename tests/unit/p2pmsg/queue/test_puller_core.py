@@ -4,7 +4,7 @@ import pytest
 
 from p2pmsg.queue import frames
 from p2pmsg.queue.frames import Hello
-from p2pmsg.queue.puller_core import Process, PullerCore
+from p2pmsg.queue.puller_core import Process, PullerCore, PullerIdentity
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.rules import End, JobRun, QueuedJob
 from p2pmsg.queue.rules.worker import NEVER_NS
@@ -19,6 +19,10 @@ EMPTY_HELLO = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, []
 def make_pusher(incarnation: int = 1, *, by_batch: bool = False) -> PusherCore:
     queue = job_queue(wall_offset_ns=0, first_delivery=1, records=False, by_batch=by_batch)
     return PusherCore(queue, name="jobs", session=7, incarnation=incarnation)
+
+
+def make_puller(**options: int) -> PullerCore:
+    return PullerCore(PullerIdentity(1, "worker", Process(), 4, **options), now_ns=0)
 
 
 def up(line: PullerCore, pusher: PusherCore, connection: bytes = b"a", *, now_ns: int = 0) -> None:
@@ -38,7 +42,7 @@ def asked_token(pusher: PusherCore) -> int:
 
 def new_puller(pusher: PusherCore) -> PullerCore:
     """Return a worker that was asked who it is, and has answered; nobody has read that yet."""
-    line = PullerCore(1, "worker", 4, Process(), now_ns=0)
+    line = make_puller()
     line.handle_timer(now_ns=0)
     up(line, pusher)
     down(pusher, line)
@@ -53,7 +57,7 @@ def tokens_sent(line: PullerCore) -> list[int]:
 
 def joined(pusher: PusherCore) -> PullerCore:
     """Return a worker that the pusher took on, over the connection `a`."""
-    line = PullerCore(1, "worker", 4, Process(), now_ns=0)
+    line = make_puller()
     line.handle_timer(now_ns=0)
     for _ in range(2):
         up(line, pusher)
@@ -65,7 +69,7 @@ def joined(pusher: PusherCore) -> PullerCore:
 def test_what_was_acknowledged_is_reported_even_if_the_pusher_asks_again_who_this_is():
     pusher = make_pusher()
     pusher.queue.store.push_run(JobRun(0, b"\xc0", [1], 0))
-    line = PullerCore(1, "worker", 4, Process(), now_ns=0)
+    line = make_puller()
 
     def report() -> None:
         up(line, pusher)
@@ -85,12 +89,12 @@ def test_what_was_acknowledged_is_reported_even_if_the_pusher_asks_again_who_thi
     assert line.ack(job)
 
     # This is what `Puller.close` goes by: a puller that left now would take the answer with it.
-    assert line.has_unconfirmed
+    assert not line.reports.is_empty
     for _ in range(4):
         line.flush(now_ns=0)
         report()
         down(pusher, line)
-    assert not line.has_unconfirmed
+    assert line.reports.is_empty
     assert pusher.queue.store.in_flight == 0
     assert pusher.queue.store.done == 1
 
@@ -114,11 +118,11 @@ def test_a_frame_that_is_sent_twice_is_taken_once():
     line.receive(frame, now_ns=0)
 
     assert [job.sequence for job in line.ready] == [0, 1]
-    assert line.received == 2
+    assert line.counts["received"] == 2
     assert line.invalid == {"delivery": 1}
 
 
-def test_a_lease_ends_also_while_the_pusher_asks_who_this_is():
+def test_no_job_is_begun_after_the_lease_also_while_the_pusher_asks_who_this_is():
     """Or the thread went round without a pause; what was begun is reported when it is done."""
     pusher = make_pusher()
     pusher.queue.store.push_run(JobRun(0, b"\xc0\xc0", [1, 2], 0))
@@ -129,14 +133,12 @@ def test_a_lease_ends_also_while_the_pusher_asks_who_this_is():
     pusher.receive(b"a", EMPTY_HELLO, now_ns=0)  # a hello of before, that came late
     down(pusher, line)
     assert not line.joined
-    later = line.next_deadline_ns() + 40_000 * MS
 
-    line.handle_timer(now_ns=later)
-    assert line.next_deadline_ns() > later
-    assert (job.state, len(line.ready), len(line.unconfirmed)) == ("held", 0, 1)
-    line.handle_timer(now_ns=later + 30_000 * MS)
-    assert (job.state, len(line.ready), len(line.unconfirmed)) == ("held", 0, 0)
-    assert tokens_sent(line)[-1] == 0
+    line.handle_timer(now_ns=40_000 * MS)
+    assert line.next_deadline_ns() > 40_000 * MS
+    assert line.take(now_ns=40_000 * MS) is line.take_plain() is None
+    assert (job.state, line.has_ready, line.ready_count) == ("held", False, 1)
+    assert tokens_sent(line)[-1] != 0
     assert line.ack(job)
 
 
@@ -202,30 +204,18 @@ def test_jobs_that_come_after_the_lease_are_begun_once_it_is_known_that_they_are
     line.handle_timer(now_ns=now_ns + 1000 * MS)
     up(line, pusher)
     pusher.handle_timer(now_ns=0)
-    assert (line.dropped, len(line.unconfirmed)) == (0, 2)
+    assert (line.counts["dropped"], line.has_ready) == (0, False)
     line.receive(pusher.outbox.popleft()[1], now_ns=now_ns + 1000 * MS)
-    assert (len(line.unconfirmed), len(line.ready)) == (0, 2)
+    assert line.has_ready
     assert line.take(now_ns=now_ns + 1001 * MS)
-
-
-def test_jobs_that_come_after_the_lease_and_are_not_confirmed_are_dropped():
-    pusher = make_pusher()
-    line = joined(pusher)
-    now_ns = late_frame(pusher, line)
-    assert now_ns < line.next_deadline_ns() + 1
-    line.handle_timer(now_ns=now_ns + 29_000 * MS)
-    assert line.joined
-    assert line.next_deadline_ns() <= now_ns + 30_000 * MS
-    line.handle_timer(now_ns=now_ns + 30_000 * MS)
-    assert (line.joined, line.dropped, len(line.unconfirmed)) == (False, 2, 0)
 
 
 @pytest.mark.parametrize("extend_ms", [float("nan"), -1.0, float("inf"), 1e300])
 def test_what_is_no_time_is_counted(extend_ms):
     pusher = make_pusher()
-    line = joined(pusher)
+    joined(pusher)
     report = frames.Report(extended=[(7, extend_ms)])
-    frame = control_frame(Kind.QUEUE_REPORT, line.id, report, sequence=1)
+    frame = control_frame(Kind.QUEUE_REPORT, 1, report, sequence=1)
     pusher.receive(b"a", frame, now_ns=0)
     assert pusher.invalid == {"extend": 1}
     assert pusher.queue.workers[1].hold.due_ns == NEVER_NS
@@ -268,7 +258,7 @@ def limited(most: int, limit: int) -> tuple[PusherCore, PullerCore]:
     """A pusher of jobs of `most` bytes, and a worker that takes frames of `limit`."""
     queue = job_queue(deliveries_max=1, first_delivery=1)
     pusher = PusherCore(queue, name="jobs", session=7, incarnation=1)
-    line = PullerCore(1, "worker", 4, Process(), frame_bytes_max=limit, now_ns=0)
+    line = make_puller(frame_bytes_max=limit)
     line.handle_timer(now_ns=0)
     for _ in range(2):
         up(line, pusher)
@@ -321,7 +311,7 @@ def test_a_pusher_may_say_long_times_and_no_others(field, logged_ms, is_time):
     times = {"ack_timeout_ms": 1000.0, "job_timeout_ms": 1000.0, field: logged_ms}
     limits = {"deliveries_max": 5}
     welcome = frames.QueueWelcome("jobs", 1, 0, gone=[], **times, **limits)
-    line = PullerCore(1, "worker", 4, Process(), now_ns=0)
+    line = make_puller()
     line.receive(control_frame(Kind.QUEUE_WELCOME, 7, welcome), now_ns=0)
     assert line.joined is is_time
     assert line.invalid == ({} if is_time else {"time": 1})

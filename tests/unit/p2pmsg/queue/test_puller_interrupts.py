@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from p2pmsg.queue import puller_core, taking
-from p2pmsg.queue.puller_core import Process, PullerCore
+from p2pmsg.queue import puller_core, reports, taking
+from p2pmsg.queue.puller_core import Process, PullerCore, PullerIdentity
 from p2pmsg.queue.rules import JobRun
-from tests.unit.p2pmsg.queue.test_puller_core import down, make_pusher, up
+from tests.unit.p2pmsg.queue.test_puller_core import down, make_puller, make_pusher, up
 
 JOBS = 6
 
@@ -54,27 +54,28 @@ def work(pusher, line, done, now_ns):
     line.flush(now_ns=now_ns)
 
 
-def test_at_any_line_of_one_that_acknowledges_each():
+@pytest.mark.parametrize("module", [puller_core, reports])
+def test_at_any_line_of_one_that_acknowledges_each(module):
     number, was_struck = 0, True
     while was_struck:
         number += 1
         pusher = make_pusher()
         pusher.queue.store.push_run(JobRun(0, b"\xc0" * JOBS, [*range(1, JOBS + 1)], 0))
-        line, done = PullerCore(1, "worker", 4, Process(), now_ns=0), []
+        line, done = make_puller(), []
 
         def some(pusher=pusher, line=line, done=done):
             for step in range(8):
                 work(pusher, line, done, step * 10**9)
 
-        if was_struck := struck_at(number, puller_core, some):
+        if was_struck := struck_at(number, module, some):
             line.resync()
         for step in range(8, 40):
             work(pusher, line, done, step * 10**9)
         store = pusher.queue.store
         assert (store.done, store.in_flight) == (JOBS, 0), number
         assert {*done} == {*range(JOBS)}
-        assert (line.unsent, len(line.ready), line.has_unconfirmed) == (0, 0, False)
-    assert number > 300
+        assert (line.reports.waiting, len(line.ready), line.reports.is_empty) == (0, 0, True)
+    assert number > 100
 
 
 def exchange(pusher, line, now_ns):
@@ -90,17 +91,17 @@ def exchange(pusher, line, now_ns):
     while pusher.job_frames:
         line.receive(pusher.job_frames.popleft()[1], now_ns=now_ns)
     if line.is_missing:
-        line.rejoin(now_ns=now_ns)
+        line.rejoin()
 
 
-@pytest.mark.parametrize("module", [puller_core, taking])
+@pytest.mark.parametrize("module", [puller_core, reports, taking])
 def test_at_any_line_of_one_that_acknowledges_by_the_batch(module):
     number, was_struck = 0, True
     while was_struck:
         number += 1
         pusher = make_pusher(by_batch=True)
         store, batch, done = pusher.queue.store, taking.Batch(), []
-        line = PullerCore(1, "worker", 4, Process(), batch=batch, now_ns=0)
+        line = PullerCore(PullerIdentity(1, "worker", Process(), 4), batch=batch, now_ns=0)
 
         def take(now_ns, batch=batch, line=line, done=done):
             while (job := batch.take_plain() or line.take(now_ns=now_ns)) is not None:
@@ -126,5 +127,5 @@ def test_at_any_line_of_one_that_acknowledges_by_the_batch(module):
             line.flush(now_ns=step * 10**9)
         assert (store.done, store.in_flight) == (JOBS, 0), number
         assert {*done} == {*range(JOBS)}, number
-        assert (line.unsent, line.ready_count, line.has_unconfirmed) == (0, 0, False)
+        assert (line.reports.waiting, line.ready_count, line.reports.is_empty) == (0, 0, True)
     assert number > 30

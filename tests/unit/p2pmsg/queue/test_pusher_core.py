@@ -1,6 +1,6 @@
 """A pusher's core looks whether the processes of its workers still run."""
 
-from p2pmsg.queue.puller_core import Process, PullerCore
+from p2pmsg.queue.puller_core import Process, PullerCore, PullerIdentity
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.rules import JobRun
 from tests.queues import job_queue
@@ -18,7 +18,7 @@ class Pair:
         self.pusher = PusherCore(
             queue, name="jobs", session=7, incarnation=1, is_gone=self._is_gone
         )
-        self.worker = PullerCore(1, "worker", 4, process, now_ns=0)
+        self.worker = PullerCore(PullerIdentity(1, "worker", process, 4), now_ns=0)
         for _ in range(2):
             self.exchange(0)
         assert self.worker.joined

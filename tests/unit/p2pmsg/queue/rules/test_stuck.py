@@ -96,7 +96,7 @@ def test_a_worker_that_answers_is_no_longer_unconfirmed(how):
     push(machine, 0)
     assert taken(machine, 0) == [(0, 1)]
     time_out(machine, worker, SECOND)
-    assert worker.is_doubted(now_ns=SECOND)
+    assert worker.is_distrusted(now_ns=SECOND)
     assert taken(machine, SECOND + 100 * MS) == [(1, 1)]
     for sequence in range(1, 17):
         push(machine, sequence)
@@ -110,7 +110,7 @@ def test_a_worker_that_answers_is_no_longer_unconfirmed(how):
         machine.reject(worker, delivery, "no", None, now_ns=SECOND + 101 * MS)
     else:
         machine.discard(worker, delivery, "no", now_ns=SECOND + 101 * MS)
-    assert not worker.is_doubted(now_ns=SECOND + 101 * MS)
+    assert not worker.is_distrusted(now_ns=SECOND + 101 * MS)
     assert machine.recalls(now_ns=SECOND + 102 * MS) == [(other, 8)]
 
 
