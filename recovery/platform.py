@@ -82,12 +82,6 @@ def sync_data(fd: int) -> None:
         os.fsync(fd)
 
 
-def drop_cached(fd: int, start: int, byte_count: int) -> None:
-    """Let go of what the system's page cache has of a file, where that can be asked for."""
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(fd, start, byte_count, os.POSIX_FADV_DONTNEED)
-
-
 def has_reserved(fd: int, start: int, byte_count: int) -> bool:
     """Reserve a part of a file; False where this system, or file system, cannot."""
     reserve = getattr(os, "posix_fallocate", None)

@@ -93,16 +93,15 @@ class Catalog:
         if not parts or parts[-1] is not segment:
             parts.append(segment)
 
-    def drop_first(self) -> SegmentIndex:
-        """Forget the oldest segment, and the streams that are in no other."""
-        segment, self.segments = self.segments[0], self.segments[1:]
+    def drop(self, segment: SegmentIndex) -> None:
+        """Forget a segment, and the streams that are in no other; it may be forgotten again."""
         for key in segment.streams:
             rest = [other for other in self._of.get(key, ()) if other is not segment]
             if rest:
                 self._of[key] = rest
             else:
                 self._of.pop(key, None)
-        return segment
+        self.segments = [other for other in self.segments if other is not segment]
 
     def all_streams(self) -> list[Key]:
         """Return the streams in the order in which they came."""

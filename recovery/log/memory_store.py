@@ -67,9 +67,6 @@ class _File:
             raise SyncFailedError(errno.ENOENT, "the file was deleted")
         self._content.durable = bytes(self._content.data)
 
-    def uncache(self, start: int, stop: int) -> None:
-        assert 0 <= start < stop <= len(self._content.durable)
-
     def truncate(self, byte_count: int) -> None:
         self._store.check("truncate")
         del self._content.data[byte_count:]

@@ -193,8 +193,10 @@ class LogReader:
         if self._is_shared:
             return
         _, numbers = list_log(self._store)
-        while self._catalog.segments and self._catalog.segments[0].first_record not in numbers:
-            self._close_file(self._catalog.drop_first().first_record)
+        for gone in self._catalog.segments:
+            if gone.first_record not in numbers:
+                self._catalog.drop(gone)
+                self._close_file(gone.first_record)
         known = {segment.first_record: segment for segment in self._catalog.segments}
         for number in numbers:
             segment = known.get(number)

@@ -44,9 +44,6 @@ class LogFile(Protocol):
 
         """
 
-    def uncache(self, start: int, stop: int) -> None:
-        """Let the system forget `[start, stop)`, which is on the disk, until somebody reads it."""
-
     def truncate(self, byte_count: int) -> None:
         """Cut the file."""
 
@@ -146,9 +143,6 @@ class _File:
         _forced(platform.sync_data, self._fd)
         if os.fstat(self._fd).st_nlink == 0:
             raise SyncFailedError(errno.ENOENT, "the file was deleted")
-
-    def uncache(self, start: int, stop: int) -> None:
-        platform.drop_cached(self._fd, start, stop - start)
 
     def truncate(self, byte_count: int) -> None:
         os.ftruncate(self._fd, byte_count)

@@ -1,63 +1,18 @@
 """Forcing a log to the disk while it is written to, and deleting what is kept no longer."""
 
-from collections import deque
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final, NamedTuple
 
+from recovery.errors import LogWriteError
+from recovery.log.catalog import Catalog
 from recovery.log.index import Key, SegmentIndex, StreamIndex, index_name
 from recovery.log.store import LogFile, LogStore
 
-CACHE_BYTES: Final = 16 * 2**20
-"""How much of the newest the system is asked to keep in memory: what is as new, and newer, a
-publisher answers from its replay buffer."""
-STEP_BYTES: Final = 4 * 2**20
-"""What is given up at a time begins and ends at a multiple of this: whole large pages."""
-
-
-class Stretch(NamedTuple):
-    """Bytes of a file."""
-
-    name: str
-    start: int
-    stop: int
-
-
-class PageCache:
-    """Keeps the newest of a log in the page cache, and gives the rest back.
-
-    A page that was given back is the next one to be written to. Without that each frame goes to
-    memory never used before, which takes several times as long to get where the machine is a
-    virtual one; and the log would push out what other programs read.
-    """
-
-    def __init__(self) -> None:
-        self._held: deque[tuple[SegmentIndex, int]] = deque()
-        """Segments of which a part may be in memory, and where that part begins."""
-
-    def due(self, written: Iterable[SegmentIndex]) -> list[Stretch]:
-        """Take the segments that were written to, the oldest first; return what to give back."""
-        for segment in written:
-            if not self._held or segment.first_record > self._held[-1][0].first_record:
-                self._held.append((segment, 0))
-        found: list[Stretch] = []
-        surplus = sum(segment.size - begin for segment, begin in self._held) - CACHE_BYTES
-        while surplus >= STEP_BYTES or (surplus > 0 and len(self._held) > 1):
-            segment, begin = self._held[0]
-            is_last = len(self._held) == 1
-            stop = min(segment.size, begin + surplus)
-            if is_last or stop < segment.size:
-                stop -= stop % STEP_BYTES
-            if stop > begin:
-                found.append(Stretch(segment.name, begin, stop))
-            surplus -= stop - begin
-            if is_last or stop < segment.size:
-                self._held[0] = (segment, max(begin, stop))
-                break
-            self._held.popleft()
-        return found
+_FILES_MAX: Final = 16
+"""Files that are kept open until a sync closes them; it opens those of other segments."""
 
 
 class Part(NamedTuple):
@@ -82,20 +37,18 @@ class PendingSync:
     """Files of segments that are full, to be closed."""
     names_changed: bool
     """Whether it brings the directory there, too."""
-    unneeded: list[Stretch]
-    """What need not be kept in memory then."""
     marks: list[tuple[StreamIndex, int]]
     """Marks that hold then."""
     surplus: list[SegmentIndex]
     """What is to be deleted then, the oldest first; one that a reader holds stays, and the rest."""
-    is_over: bool = False
-    """Whether `wait` was called."""
-    deleted: int = 0
-    """How many of `surplus` are gone, after `wait`."""
-    error: OSError | None = None
-    """Why it is not on the disk, after `wait`."""
     trouble: OSError | None = None
     """Why nothing can be deleted."""
+    is_over: bool = False
+    """Whether `wait` was called."""
+    deleted: list[SegmentIndex] = field(default_factory=list)
+    """What of `surplus` is gone, after `wait`."""
+    error: OSError | None = None
+    """Why it is not on the disk, after `wait`."""
 
     def wait(self) -> None:
         """Wait for the disk, in any thread. It never raises: `LogWriter.end_sync` does."""
@@ -124,16 +77,135 @@ class PendingSync:
                 file.sync()
         if self.names_changed:
             self.store.sync_directory()
-        for stretch in self.unneeded:
-            with suppress(OSError), closing(self.store.open(stretch.name)) as file:
-                file.uncache(stretch.start, stretch.stop)  # it is but advice
 
     def _delete(self) -> None:
         for segment in self.surplus:
             if not self.store.remove_unshared(segment.name):
                 break
-            self.deleted += 1
+            self.deleted.append(segment)
             self.store.remove(index_name(segment.first_record))
+
+
+class Syncs:
+    """What of a log is not on the disk yet, and the sync that brings it there.
+
+    Args:
+        store: the log's files.
+        catalog: its segments.
+        place: where it is, for people.
+        guard: a lock, where `PendingSync.wait` runs in another thread.
+
+    Attributes:
+        files: the files that segments were written with, those that were begun last.
+        names_changed: whether the directory has names that are not on the disk.
+        failure: the fsync that failed, or None.
+
+    """
+
+    def __init__(
+        self, store: LogStore, catalog: Catalog, place: str, guard: AbstractContextManager[object]
+    ) -> None:
+        self._store, self._catalog, self._place, self._guard = store, catalog, place, guard
+        self.files: dict[SegmentIndex, LogFile] = {}
+        self.names_changed = False
+        self.failure: OSError | None = None
+        self._dirty: list[SegmentIndex] = []
+        self._pending: PendingSync | None = None
+
+    def on_written(self, segment: SegmentIndex) -> None:
+        """Note that a segment has something that is not on the disk."""
+        if not self._dirty or self._dirty[-1] is not segment:
+            self._dirty.append(segment)
+
+    def on_begun(self, segment: SegmentIndex, file: LogFile) -> None:
+        """Note that a file is written to from now on, and its name is not on the disk."""
+        self.files[segment] = file
+        self.names_changed = True
+        while len(self.files) > _FILES_MAX:
+            del self.files[next(iter(self.files))]  # it is closed once no sync uses it
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """What is not known to be on the disk."""
+        pending = () if self._pending is None else self._pending.parts
+        segments = {*self._dirty, *(part.segment for part in pending)}
+        return sum(segment.size - segment.synced for segment in segments)
+
+    def begin(
+        self,
+        newest: SegmentIndex | None,
+        marks: list[tuple[StreamIndex, int]],
+        surplus: list[SegmentIndex],
+        trouble: OSError | None,
+    ) -> PendingSync:
+        """Begin a sync; what is appended from here on is for the next one."""
+        for one in surplus:
+            one.is_leaving = True
+        parts = [Part(one, one.size, self.files.get(one)) for one in self._dirty]
+        full = [self.files.pop(one) for one in list(self.files) if one is not newest]
+        pending = PendingSync(
+            self._store, self._guard, parts, full, self.names_changed, marks, surplus, trouble
+        )
+        self._pending, self.names_changed, self._dirty = pending, False, []
+        return pending
+
+    def end_former(self) -> None:
+        """End a sync that nobody has ended, as where an exception came in between.
+
+        Raises:
+            LogWriteError: an fsync has failed, that one or one before.
+
+        """
+        former = self._pending
+        if former is not None:
+            former.wait()  # it may still run, or never have begun
+            try:
+                self.end(former)
+            except LogWriteError:
+                if former.error is not None:
+                    raise
+        if self.failure is not None:
+            raise self._as_write_error("forced to the disk", self.failure)
+
+    def end(self, pending: PendingSync) -> None:
+        """Take the result of a sync; see `LogWriter.end_sync`."""
+        if pending is self._pending:
+            self._take_result(pending)
+            self._pending = None
+        error = pending.error or pending.trouble
+        if isinstance(error, LogWriteError):
+            raise error
+        if error is not None:
+            could = "forced to the disk" if error is pending.error else "shortened"
+            raise self._as_write_error(could, error)
+
+    def _as_write_error(self, could: str, error: OSError) -> LogWriteError:
+        return LogWriteError(f"the log {self._place} cannot be {could}", error)
+
+    def _take_result(self, pending: PendingSync) -> None:
+        """Note what a sync has done; after an interrupt it is called again."""
+        # The system may have thrown away what it could not write: another fsync would say that all
+        # is well. So after one that failed there is no other.
+        self.failure = self.failure or pending.error
+        if self.failure is None:
+            for segment, size, _ in pending.parts:
+                segment.synced = max(size, segment.synced)
+            for stream, mark in pending.marks:
+                stream.limit = max(mark, stream.limit)
+        else:
+            self._dirty += [part.segment for part in pending.parts]
+        for segment in pending.surplus:
+            segment.is_leaving = segment in pending.deleted
+        for segment in pending.deleted:
+            self._catalog.drop(segment)
+            self.files.pop(segment, None)
+        self._dirty = [one for one in self._dirty if one not in pending.deleted]
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self.files.values():
+            file.close()
+        self.files.clear()
 
 
 def find_surplus(

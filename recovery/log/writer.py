@@ -21,12 +21,11 @@ from recovery.log.format import (
 from recovery.log.index import INDEX_BYTES, Key, SegmentIndex, StreamIndex, encode_index, index_name
 from recovery.log.reader import LogReader
 from recovery.log.store import FileStore, LogFile, LogStore
-from recovery.log.sync import PageCache, Part, PendingSync, find_settled, find_surplus
+from recovery.log.sync import PendingSync, Syncs, find_settled, find_surplus
 from recovery.log.tail import NAME as TAIL
 from recovery.log.tail import State, Tail, TailContent, write_tail
 
-_FILES_MAX = 16
-"""Files that are kept open until a sync closes them; it opens those of other segments."""
+Payload = bytes | memoryview
 _UNLIMITED = 2**63 - 1
 _AHEAD = 4
 """Syncs that a mark lasts for, at a stream's present rate; it is renewed when half are over."""
@@ -51,8 +50,6 @@ class LogWriter:
     Attributes:
         session: the session of the log's own streams.
         opened: what opening it found.
-        bytes: the size of all segments.
-        unsynced_bytes: what is not yet forced to the disk.
 
     Raises:
         LogLockedError: another writer has it.
@@ -77,21 +74,18 @@ class LogWriter:
         self._slot_bytes = 0 if config.is_synced else slot_bytes
         self._store: LogStore = FileStore(config.directory) if store is None else store
         self._file: LogFile | None = None
-        self._files: dict[SegmentIndex, LogFile] = {}
-        self._sync_guard = make_lock()
-        self._syncing: PendingSync | None = None
         self._low: dict[Key, int] = {}
-        self.unsynced_bytes = 0
-        self._dirty: list[SegmentIndex] = []
-        self._names_changed = False
-        self._is_abandoned = self._is_closed = self._is_failed = self._must_cut = False
+        self._is_abandoned = self._is_closed = self._must_cut = False
         self._segment_bytes = config.segment_bytes
-        self._page_cache = PageCache()
         self._tail: Tail | None = None
         try:
             self._store.lock()
             try:
-                self._open(session, now_ns, goes_on=goes_on, bytes_lost=bytes_lost)
+                found = opening.open_log(
+                    self._store, config, session, goes_on=goes_on, bytes_lost=bytes_lost
+                )
+                self._syncs = Syncs(self._store, found.catalog, str(config.directory), make_lock())
+                self._begin(found, now_ns, goes_on=goes_on)
             except BaseException:
                 self._store.unlock()
                 raise
@@ -100,17 +94,13 @@ class LogWriter:
         except OSError as error:
             raise LogWriteError(f"the log {config.directory} cannot be opened", error) from error
 
-    def _open(self, session: int, now_ns: int, *, goes_on: bool, bytes_lost: int) -> None:
-        found = opening.open_log(
-            self._store, self._config, session, goes_on=goes_on, bytes_lost=bytes_lost
-        )
+    def _begin(self, found: opening.OpenedLog, now_ns: int, *, goes_on: bool) -> None:
         self.session, self._floor, self.opened = found.session, found.floor, found.report
         self._catalog, self._next, self._left = found.catalog, found.next, found.left
         self._gathered_max = found.gathered_max
         self._stays_copy = found.report.copied and not goes_on
         for segment in self._catalog.segments:
             segment.synced = segment.size
-        self.bytes = sum(segment.size for segment in self._catalog.segments)
         self._segment: SegmentIndex | None = None
         if self._catalog.segments:
             self._go_on_in(self._catalog.segments[-1])
@@ -125,7 +115,8 @@ class LogWriter:
                 self._note(segment, key, stop, start)
         if not self.opened.clean:
             # What a process left that died may not be on the disk: from now on it may be sent.
-            self._dirty = list(self._catalog.segments)
+            for segment in self._catalog.segments:
+                self._syncs.on_written(segment)
             self.sync()
         for key in self._next:
             if (part := self._catalog.last(key)) is not None:
@@ -136,11 +127,19 @@ class LogWriter:
 
     def _go_on_in(self, segment: SegmentIndex) -> None:
         self._segment, self._file = segment, self._store.open(segment.name, create=True)
-        self._files[segment] = self._file
+        self._syncs.on_begun(segment, self._file)
         if not segment.size:
             self._write_header(self._file, segment)
-            self.bytes += segment.size
-            self.unsynced_bytes += segment.size
+
+    @property
+    def bytes(self) -> int:
+        """The size of all segments."""
+        return sum(segment.size for segment in self._catalog.segments)
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """What is not known to be on the disk."""
+        return self._syncs.unsynced_bytes
 
     def next(self, session: int, topic: str) -> int:
         """Return the sequence that a stream goes on with; 0, or above what a crash may have taken.
@@ -180,7 +179,7 @@ class LogWriter:
         topic: str,
         start: int,
         count: int,
-        frame: bytes | memoryview,
+        frame: Payload,
         *,
         timestamp_ns_max: int,
         now_ns: int,
@@ -239,8 +238,6 @@ class LogWriter:
         segment.size = at + size
         self._must_cut = False
         self._next[key] = stop
-        self.bytes += size
-        self.unsynced_bytes += size
         if self._tail is not None:
             self._tail.on_end(segment.first_record, segment.size)
 
@@ -293,26 +290,19 @@ class LogWriter:
                 that are old. Default None: nothing is deleted.
 
         Raises:
-            LogWriteError: one that nobody has ended has failed permanently.
+            LogWriteError: an fsync has failed before.
 
         """
-        self._take_sync()
+        self._syncs.end_former()
         surplus, trouble = [], None
         if now_ns is not None:
-            trouble = self._roll_aged(now_ns)
+            try:
+                if self._is_aged(now_ns):
+                    self._roll()  # so that retention can delete this one
+            except LogWriteError as error:
+                trouble = error  # deleting may give it the space
             surplus = self._surplus(now_ns)
-        pending = self._begin_sync(surplus)
-        pending.trouble = trouble or pending.trouble
-        return pending
-
-    def _roll_aged(self, now_ns: int) -> LogWriteError | None:
-        """Begin a segment if it is time to, so that retention can delete this one."""
-        try:
-            if self._is_aged(now_ns):
-                self._roll()
-        except LogWriteError as error:
-            return error  # deleting may give it the space
-        return None
+        return self._begin_sync(surplus, trouble)
 
     def is_due(self, now_ns: int) -> bool:
         """Whether retention has something to do; see `begin_sync`."""
@@ -330,26 +320,17 @@ class LogWriter:
         before_ns = float("-inf") if age_s is None else now_ns - age_s * NS_PER_S
         return find_surplus(segments, self._config.retention_bytes, before_ns)
 
-    def _begin_sync(self, surplus: list[SegmentIndex]) -> PendingSync:
-        segment, marks, trouble = self._segment, [], None
+    def _begin_sync(
+        self, surplus: list[SegmentIndex], trouble: LogWriteError | None = None
+    ) -> PendingSync:
+        segment, marks = self._segment, []
         if not self._is_abandoned and not self._is_closed:
-            trouble = self._carry(surplus)
+            failure = self._carry(surplus)
+            if failure is not None:
+                surplus, trouble = [], trouble or failure
             with suppress(LogWriteError):  # `append` does it as soon as it must, or says why not
                 marks = [] if segment is None else self._renew(segment)
-        if self._is_abandoned or trouble is not None:
-            surplus = []
-        for one in surplus:
-            one.is_leaving = True
-        parts = [Part(one, one.size, self._files.get(one)) for one in self._dirty]
-        full = [self._files.pop(one) for one in list(self._files) if one is not segment]
-        unneeded = self._page_cache.due(self._dirty)
-        pending = PendingSync(
-            self._store, self._sync_guard, parts, full, self._names_changed, unneeded, marks,
-            surplus, trouble=trouble,
-        )  # fmt: skip
-        # What is appended from here on is dirty again.
-        self._syncing, self._names_changed, self._dirty = pending, False, []
-        return pending
+        return self._syncs.begin(segment, marks, [] if self._is_abandoned else surplus, trouble)
 
     def end_sync(self, pending: PendingSync) -> None:
         """Take the result of a sync.
@@ -359,77 +340,13 @@ class LogWriter:
                 too old could not be deleted, which is tried again the next time.
 
         """
-        if pending is self._syncing:
-            self._take_result(pending)
-            self._syncing = None
-        error = pending.error or pending.trouble
-        if isinstance(error, LogWriteError):
-            raise error
-        if error is not None:
-            could = "forced to the disk" if error is pending.error else "shortened"
-            raise LogWriteError(f"the log {self._config.directory} cannot be {could}", error)
-
-    def _take_result(self, pending: PendingSync) -> None:
-        """Note what a sync has done; after an interrupt it is called again."""
-        if pending.error is not None:
-            # The system may have thrown away what it could not write: another fsync would say that
-            # all is well. So this is never said to be on the disk any more.
-            self._is_failed = True
-            self._put_back(pending)
-            for segment, size, _ in pending.parts:
-                segment.synced = max(size, segment.synced)
-        else:
-            for segment, size, _ in pending.parts:
-                self._on_synced(segment, size)
-            for stream, mark in pending.marks:
-                stream.limit = max(mark, stream.limit)
-        while pending.deleted:
-            segment = pending.surplus[0]
-            if segment in self._catalog.segments:
-                self._catalog.drop_first()
-            for key in segment.streams:
-                if not self._catalog.of_stream(key):
-                    self._next.pop(key, None)
-            self._files.pop(segment, None)
-            self._on_synced(segment, segment.size)
-            self._dirty = [other for other in self._dirty if other is not segment]
-            pending.deleted -= 1
-            del pending.surplus[0]
-        for segment in pending.surplus:
-            segment.is_leaving = False
-        self.bytes = sum(segment.size for segment in self._catalog.segments)
-
-    def _on_synced(self, segment: SegmentIndex, size: int) -> None:
-        """Count a segment as unsynced up to `size` no more: it is on the disk, or deleted."""
-        if size > segment.synced:
-            self.unsynced_bytes -= size - segment.synced
-            segment.synced = size
-
-    def _put_back(self, pending: PendingSync) -> None:
-        """Take again what a sync did not bring to the disk."""
-        self._names_changed |= pending.names_changed
-        taken = {part.segment for part in pending.parts}
-        again = [segment for segment in self._catalog.segments if segment in taken]
-        self._dirty = again + [segment for segment in self._dirty if segment not in taken]
-
-    def _take_sync(self) -> None:
-        """End a sync that nobody has ended; one that nobody has waited for is not to be."""
-        former = self._syncing
-        if former is None:
-            return
-        with former.guard:  # it may still run
-            is_over, former.is_over = former.is_over, True
-        if is_over:
-            try:
-                self.end_sync(former)
-            except LogWriteError:
-                if former.error is not None:
-                    raise
-        else:
-            self._put_back(former)
-            for segment in former.surplus:
-                segment.is_leaving = False
-            self._syncing = None
+        try:
+            self._syncs.end(pending)
+        finally:
+            for segment in pending.deleted:
+                for key in segment.streams:
+                    if not self._catalog.of_stream(key):
+                        self._next.pop(key, None)
 
     def sync(self, now_ns: int | None = None) -> None:
         """Force everything to the disk, and apply retention; see `begin_sync` and `end_sync`."""
@@ -450,7 +367,7 @@ class LogWriter:
 
     def truncate(self, bytes_max: float, before_ns: float) -> None:
         """Delete what `find_surplus` finds; raises `LogWriteError`."""
-        self._take_sync()
+        self._syncs.end_former()
         surplus = find_surplus(self._catalog.segments, bytes_max, before_ns)
         self._run(self._begin_sync(surplus))
 
@@ -512,19 +429,19 @@ class LogWriter:
 
         Such a log is not said to be closed cleanly, since names of its files may be missing, too.
         """
-        return self._is_failed
+        return self._syncs.failure is not None
 
     def abandon(self) -> None:
         """Write no more, and let no one go on in this session: what follows is in no log."""
         self._is_abandoned = True
-        self._close_file()
+        self._close_files()
         if self._tail is not None and not self._is_closed:
             self._tail.give_up()
 
     def release(self) -> None:
         """Let another one write, and leave everything as a killed process does."""
         self._is_closed = True
-        self._close_file()
+        self._close_files()
         self._store.unlock()
 
     def close(self, *, keeps_tail: bool = False) -> None:
@@ -550,7 +467,7 @@ class LogWriter:
                 if not keeps_tail and not self._left:
                     self._say_closed()
         finally:
-            self._close_file()
+            self._close_files()
             self._store.unlock()
 
     def _say_closed(self) -> None:
@@ -570,7 +487,7 @@ class LogWriter:
             what = f"the log {self._store.path(name)} cannot be written"
             raise LogWriteError(what, error) from error
 
-    def _refuse(self, key: Key, start: int, count: int, frame: bytes | memoryview) -> None:
+    def _refuse(self, key: Key, start: int, count: int, frame: Payload) -> None:
         if len(frame) > PAYLOAD_MAX:
             raise ValueError(f"a frame has at most {PAYLOAD_MAX} bytes, not {len(frame)}")
         raise ValueError(
@@ -578,7 +495,7 @@ class LogWriter:
             f"not {start} and {count}"
         )
 
-    def _write(self, segment: SegmentIndex, parts: tuple[bytes | memoryview, ...], at: int) -> None:
+    def _write(self, segment: SegmentIndex, parts: tuple[Payload, ...], at: int) -> None:
         if self._file is None:
             raise LogWriteError("the log is closed", OSError(9, "it was given up"))
         try:
@@ -593,8 +510,7 @@ class LogWriter:
                 pass  # it is tried again before the next write
             what = f"the log {self._store.path(segment.name)} cannot be written"
             raise LogWriteError(what, error) from error
-        if not self._dirty or self._dirty[-1] is not segment:
-            self._dirty.append(segment)
+        self._syncs.on_written(segment)
 
     def _cut(self, at: int) -> None:
         """Remove what a write left that failed, or was interrupted."""
@@ -616,19 +532,15 @@ class LogWriter:
             self._write_index()
             file = self._store.open(segment.name, create=True)
             self._write_header(file, segment)
+        self._syncs.on_begun(segment, file)
         # No call, so that an interrupt comes before it all or after it: it does what Catalog.add
         # does.
         self._catalog.segments = [*self._catalog.segments, segment]
-        self._file = self._files[segment] = file
-        self._segment = segment
+        self._file, self._segment = file, segment
         self._segment_bytes, self._must_cut = self._config.segment_bytes, False
-        self.bytes += segment.size
-        self.unsynced_bytes += segment.size
         if old is not None:
             old.is_closed = True
             old.drop_entries()
-        while len(self._files) > _FILES_MAX:
-            del self._files[next(iter(self._files))]  # it is closed once no sync uses it
         return segment
 
     def _write_header(self, file: LogFile, segment: SegmentIndex) -> None:
@@ -636,8 +548,7 @@ class LogWriter:
         header = pack_segment_header(segment.first_record, self.session, self._floor)
         file.write((header,), 0)
         segment.size = SEGMENT_HEADER.size
-        self._names_changed = True
-        self._dirty.append(segment)
+        self._syncs.on_written(segment)
 
     def _name(self, segment: SegmentIndex, key: Key, start: int) -> StreamIndex:
         """Write which stream the next number means, unless an interrupt came after that."""
@@ -685,8 +596,6 @@ class LogWriter:
         segment.records += 1
         segment.size = at + size
         self._must_cut = False
-        self.bytes += size
-        self.unsynced_bytes += size
         if stream is None:
             self._catalog.on_stream(key, segment)
         else:
@@ -704,8 +613,6 @@ class LogWriter:
                     self._cut(segment.size)
                 self._store.replace(name, encode_index(segment), durable=False)
 
-    def _close_file(self) -> None:
+    def _close_files(self) -> None:
         self._file = None
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
+        self._syncs.close()

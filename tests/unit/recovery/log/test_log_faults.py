@@ -81,7 +81,7 @@ def test_a_failing_disk(step, operation, ending, error):
         check(log)
     log.store.failing = {}
 
-    if ending == "killed":
+    if ending == "killed" or log.writer.has_failed:  # a failed sync is final
         log.reopen()
         check(log)
     elif ending == "closed":
@@ -134,13 +134,13 @@ def test_after_a_failed_sync_nothing_of_it_is_said_to_be_on_the_disk():
         log.writer.sync()
     log.append("a")
     assert log.writer.unsynced_bytes > failed_bytes
-    log.writer.sync()
-
-    assert log.writer.unsynced_bytes == failed_bytes
+    with said:
+        log.writer.sync()
     log.close()
-    log.store.crash()  # here it did reach the disk, with the names of the files
+    log.store.crash()
     assert not log.open().clean
-    assert read_all(log.reader()) == log.written
+    kept = read_all(log.reader())
+    assert kept == log.written[: len(kept)]
 
 
 def test_a_failed_mark_is_not_relied_upon():

@@ -3,13 +3,10 @@
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from random import Random
 
 import pytest
 
-from recovery.log import FileStore, LogConfig, LogWriteError, LogWriter, MemoryStore
-from recovery.log.index import SegmentIndex
-from recovery.log.sync import CACHE_BYTES, STEP_BYTES, PageCache
+from recovery.log import LogConfig, LogWriteError, LogWriter
 from tests.unit.recovery.log.logs import (
     OTHER,
     SESSION,
@@ -129,42 +126,6 @@ def test_a_hole_that_a_crash_leaves_is_skipped_for_what_it_is():
     assert log.writer.skips(SESSION, "a") == [(2, 5), (9, 100)]
     again = log.crash()
     assert [skip for skip in again.skipped if skip[2] < 100] == []
-
-
-MB = 2**20
-
-
-def test_every_byte_is_given_back_once_and_only_what_is_old():
-    for seed in range(300):
-        rng = Random(seed)
-        keep, cache = CACHE_BYTES, PageCache()
-        written = [SegmentIndex(0)]
-        given: dict[str, int] = {}
-        for _ in range(40):
-            dirty = [written[-1]]
-            for _ in range(rng.randint(1, 3)):
-                written[-1].size += rng.randint(0, 12 * MB)
-                if rng.random() < 0.3:
-                    written.append(SegmentIndex(written[-1].first_record + 1))
-                    dirty.append(written[-1])
-            for name, start, stop in cache.due(dirty):
-                assert given.get(name, 0) == start < stop, seed
-                given[name] = stop
-            held = [s.size - given.get(s.name, 0) for s in written]
-            assert min(held) >= 0, seed
-            assert sum(held) <= keep + 2 * STEP_BYTES, seed
-            assert sum(held) >= min(keep, sum(s.size for s in written)), seed
-
-
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_a_writer_gives_back_only_what_is_on_the_disk(on_disk, tmp_path):
-    store = FileStore(tmp_path) if on_disk else MemoryStore()  # this one looks what is given back
-    log = Log(store, segment_bytes=9 * MB)
-    for _ in range(5):
-        log.append_each(2, "a", size=2 * MB)
-        log.writer.sync()
-    assert read_all(log.reader()) == log.written
-    log.close()
 
 
 def test_a_thread_forces_to_the_disk_while_another_one_writes(tmp_path):
