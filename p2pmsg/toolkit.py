@@ -46,7 +46,7 @@ from p2pmsg.json_text import json_value, time_text, to_json
 from p2pmsg.peers.network import here
 from p2pmsg.peers.serving import check_count
 from p2pmsg.peers.settings import check_endpoints, check_name, check_topics, parse_endpoint
-from p2pmsg.publisher.batch import check_message
+from p2pmsg.publisher.packing import check_message
 from p2pmsg.start import Start, parse_start
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Session

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from p2pmsg import control, wire
 from p2pmsg.mold import codec
 from p2pmsg.mold.sessions import LATE_NS, LineView, MoldSession, MoldSessions
-from p2pmsg.publisher.batch import pack_slice
+from p2pmsg.publisher.packing import pack_slice
 from p2pmsg.wire import FrameError, Kind
 
 FIRST = 1

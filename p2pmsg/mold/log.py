@@ -14,8 +14,8 @@ from p2pmsg.errors import ConfigError
 from p2pmsg.mold import codec
 from p2pmsg.mold.feed import FIRST
 from p2pmsg.mold.sessions import session_id
-from p2pmsg.publisher.batch import pack_slice
 from p2pmsg.publisher.log import PublisherLog, Steps
+from p2pmsg.publisher.packing import pack_slice
 from p2pmsg.stats import LogStats
 from p2pmsg.wire import Frame, FrameError
 

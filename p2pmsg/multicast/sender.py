@@ -23,12 +23,7 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import MessageError
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.parity import ParityMaker, overhead_bytes, require_codec
-from p2pmsg.publisher.batch import (
-    PACKING_ERRORS,
-    fill_body,
-    packing_error,
-    start_frame,
-)
+from p2pmsg.publisher.packing import PACKING_ERRORS, fill_body, packing_error, start_frame
 from p2pmsg.publisher.served import Packed, PublisherStream, ServedSession
 from p2pmsg.wire import ARRAY4, NO_COLUMNS, REST, Frame, FrameError, Kind, encoder
 from recovery import FlowWindow, GroupRepair, ReplayBuffer

@@ -16,7 +16,8 @@ from p2pmsg.peers.network import MACHINE, Network, here
 from p2pmsg.peers.opening import Settings, open_publisher
 from p2pmsg.peers.serving import ServingBase, ServingPeer
 from p2pmsg.peers.settings import check_columns, check_name, laid_over, publish_error
-from p2pmsg.publisher.batch import PACKING_ERRORS, OpenBatches
+from p2pmsg.publisher.batch import OpenBatches
+from p2pmsg.publisher.packing import PACKING_ERRORS
 from recovery.checks import to_ns
 from transports import TURN
 

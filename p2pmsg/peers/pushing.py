@@ -12,7 +12,7 @@ from p2pmsg.driver.section import Section
 from p2pmsg.peers.network import here
 from p2pmsg.peers.pusher import LogChoice, PusherPeer, Settings
 from p2pmsg.peers.settings import check_name
-from p2pmsg.publisher.batch import PACKING_ERRORS
+from p2pmsg.publisher.packing import PACKING_ERRORS
 from p2pmsg.queue.batching import PushBatch
 from p2pmsg.queue.config import Acknowledge, PusherConfig, log_settings
 from p2pmsg.queue.dead_letters import DeadLetters, letter_of

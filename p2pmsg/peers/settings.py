@@ -9,7 +9,7 @@ import transports
 from p2pmsg.checks import check, time_to_wait
 from p2pmsg.config import OnEnd, PublisherConfig, SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError, translated
-from p2pmsg.publisher.batch import PACKING_ERRORS, packing_error
+from p2pmsg.publisher.packing import PACKING_ERRORS, packing_error
 from p2pmsg.topics import check_topic
 
 if TYPE_CHECKING:

@@ -149,15 +149,6 @@ class ControlQueue:
             del self._answers[probe]
         self._bytes = sum(len(page) for one in self._answers.values() for page in one.pages)
 
-    def drain(self) -> list[bytes]:
-        """Take out everything."""
-        frames = [page for one in self._answers.values() for page in one.pages]
-        frames += map(_made, self.notices)
-        self._answers.clear()
-        self.notices.clear()
-        self._bytes = 0
-        return frames
-
 
 def _made(notice: bytes | Callable[[], bytes]) -> bytes:
     return notice if isinstance(notice, bytes) else notice()

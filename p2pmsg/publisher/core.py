@@ -14,22 +14,19 @@ from typing import Any
 from p2pmsg import codec, control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, LogFailedError, MessageError
-from p2pmsg.publisher.batch import (
-    PACE_MAX,
+from p2pmsg.publisher.batch import PACE_MAX, Batch, BufferPool, OpenBatches
+from p2pmsg.publisher.gathering import GATHER_AFTER, Gathering
+from p2pmsg.publisher.log import PublisherLog
+from p2pmsg.publisher.packing import (
     PACKING_ERRORS,
-    Batch,
-    BufferPool,
-    OpenBatches,
     check_key,
     check_size,
     check_timestamp,
     fill_slice,
     is_of_packing,
-    pack_alone,
+    lone_frame,
     packing_error,
 )
-from p2pmsg.publisher.gathering import GATHER_AFTER, Gathering
-from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.served import (
     PYTHON_MEMORY,
     FrameMemory,
@@ -251,7 +248,7 @@ class PublisherCore(ServingCore[ServedSession]):
                     self._seal_if_full(batch, topic, end, now_ns)
                     return sequence
         limit = self.config.message_bytes_max
-        made = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
+        made = lone_frame(stream.prefix, sequence, base_ns, value, key, headers, limit)
         self._keep_own(stream, sequence, 1, *made, base_ns, now_ns)
         return sequence
 
@@ -300,26 +297,17 @@ class PublisherCore(ServingCore[ServedSession]):
         a process that was just woken each call costs ten times what it does in a loop. When the
         frame was sent, `on_alone` is to be called.
         """
-        stream, gathering = self.streams.get(topic), self.gathering
-        own_ns = now_ns - gathering.inside_ns
-        if stream is None or (
-            stream.next_ns > now_ns - gathering.sending_ns + gathering.ahead_ns
-            and own_ns - stream.made_ns < gathering.alone_ns
-        ):
+        stream, log = self.streams.get(topic), self.log
+        if stream is None or not self.gathering.goes_alone(stream, None, now_ns):
             return -1
-        if now_ns < gathering.busy_until_ns:
-            return -1
-        log = self.log
-        if self.outbox or self.closing or topic in self.open_batches:
-            return -1
-        if log is not None and log.syncs_first:
+        if self.outbox or self.closing or self._syncs_first or topic in self.open_batches:
             return -1
         sequence = stream.next
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         limit = self.config.message_bytes_max
         try:
             ready = self._values.prepared(stream, value)
-            frame, kept = pack_alone(stream.prefix, sequence, base_ns, ready, key, headers, limit)
+            frame, kept = lone_frame(stream.prefix, sequence, base_ns, ready, key, headers, limit)
         except MessageError as error:
             if is_of_packing(error):
                 return -1  # `publish` looks at the parts
@@ -330,7 +318,7 @@ class PublisherCore(ServingCore[ServedSession]):
         self.outbox.append(frame)
         stream.next = stream.end = sequence + 1
         self.sealed_ns = now_ns
-        gathering.on_made(stream, int(len(frame) < _LARGE_BYTES), now_ns, now_ns)
+        self.gathering.on_made(stream, int(len(frame) < _LARGE_BYTES), now_ns, now_ns)
         return sequence
 
     def on_published(self, began_ns: int, ended_ns: int, *, gone: bool) -> None:
@@ -576,12 +564,6 @@ class PublisherCore(ServingCore[ServedSession]):
             if not self.closing:
                 deadlines.append(self._announce_due_ns)
         return min((due_ns for due_ns in deadlines if due_ns is not None), default=None)
-
-    def frames_to_send(self) -> list[bytes | memoryview]:
-        """Take out the frames for the data path. The shell uses `outbox` and `control` instead."""
-        frames = [*self.outbox, *self.control.drain()]
-        self.outbox.clear()
-        return frames
 
     def _keep_own(
         self,

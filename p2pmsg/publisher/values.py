@@ -5,7 +5,8 @@ from typing import Any, Final
 
 from p2pmsg import codec
 from p2pmsg.errors import MessageError
-from p2pmsg.publisher.batch import Batch, is_of_packing
+from p2pmsg.publisher.batch import Batch
+from p2pmsg.publisher.packing import is_of_packing
 from p2pmsg.publisher.served import PublisherStream
 from transports.own_log import own_log as _log
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.checks import at_least, check
 from p2pmsg.errors import ConfigError, LogFailedError
-from p2pmsg.publisher.batch import check_key, check_size, pack_exactly, pack_headers
+from p2pmsg.publisher.packing import check_key, check_size, pack_exactly, pack_headers
 from p2pmsg.queue.batching import PushBatch
 from p2pmsg.queue.config import (
     BATCH_MESSAGE_BYTES_MAX,

@@ -17,7 +17,7 @@ from p2pmsg.errors import (
     SendQueueFullError,
     denied_by_peer,
 )
-from p2pmsg.publisher.batch import check_size, pack_exactly
+from p2pmsg.publisher.packing import check_size, pack_exactly
 from p2pmsg.requests import frames
 from p2pmsg.requests.answers import Answer
 from p2pmsg.requests.frames import Status

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.checks import check, check_result, check_runs
 from p2pmsg.errors import ClosedError, ConfigError, InvalidValueError
-from p2pmsg.publisher.batch import check_size, pack_exactly
+from p2pmsg.publisher.packing import check_size, pack_exactly
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
 from p2pmsg.requests.reply_cache import NEVER_NS, Number, ReplyCache

@@ -42,7 +42,7 @@ def use_memory(directory: str | Path, byte_count: int) -> None:
 
 def numbered_frames(session: int) -> Iterator[tuple[int, bytes]]:
     """Yield (sequence, frame) of full frames without end; the bodies repeat."""
-    from p2pmsg.publisher.batch import pack_slice
+    from p2pmsg.publisher.packing import pack_slice
     from p2pmsg.wire import REST, stream_prefix
 
     prefix = stream_prefix(TOPIC, session)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
 
-from p2pmsg.publisher.batch import pack_alone, pack_slice
+from p2pmsg.publisher.packing import lone_frame, pack_slice
 from p2pmsg.wire import stream_prefix
 from recovery.log import LogConfig, LogWriter
 
@@ -59,7 +59,7 @@ class Writing:
 
     def alone(self, topic, value, timestamp_ns, *, key=None, headers=None, now_ns):
         prefix, start = stream_prefix(topic, SESSION), self._next[topic]
-        frame, _ = pack_alone(prefix, start, timestamp_ns, value, key, headers, 2**30)
+        frame, _ = lone_frame(prefix, start, timestamp_ns, value, key, headers, 2**30)
         self._append(topic, 1, frame, timestamp_ns, now_ns)
 
     def _append(self, topic, count, frame, latest, now_ns):

@@ -11,6 +11,7 @@ from p2pmsg.multicast.seal import AES
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.wire import Frame, Kind
+from tests.unit.p2pmsg.publisher.served import take_sent
 from tests.unit.p2pmsg.security.files import access_of, rule, user_of
 
 pytest.importorskip("cryptography")
@@ -37,7 +38,7 @@ def sealed_publisher():
         for topic in TOPICS:
             core.publish(topic, number, None, WALL_NS, None, now_ns=0, wall_ns=WALL_NS)
         core.flush(now_ns=0)
-    core.frames_to_send()
+    take_sent(core)
     return core, keys
 
 
@@ -103,7 +104,7 @@ def test_no_kind_of_frame_brings_what_is_denied(rounds):
                 core.requests.requester_gone(reply, now_ns=now_ns)
             else:
                 core.requests.reply_sent(reply, now_ns=now_ns)
-        core.frames_to_send()
+        take_sent(core)
         joined = sum(keys._holders[one].joined for one in keys._lacking)
         assert joined == keys._joined_lacking, seed
     assert answered["ann"]

@@ -14,7 +14,7 @@ from p2pmsg.multicast import datagram, parity
 from p2pmsg.multicast.listener import Listener
 from p2pmsg.multicast.progress import WAITING_MAX, ProgressMarks
 from p2pmsg.multicast.sender import MulticastSender, pack_datagrams
-from p2pmsg.publisher.batch import pack_slice
+from p2pmsg.publisher.packing import pack_slice
 from p2pmsg.publisher.served import PublisherStream
 from p2pmsg.wire import Frame, FrameError, Kind, decode_columns
 from recovery import ReceiverConfig, ReplayBuffer, StreamReceiver

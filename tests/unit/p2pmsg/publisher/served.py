@@ -105,3 +105,19 @@ def run_steps(steps):
                 request = steps.send(result)
     except StopIteration as end:
         return end.value
+
+
+def take_control(queue):
+    """Take out all control frames."""
+    frames = []
+    while (frame := queue.next(data_waits=False)) is not None:
+        frames.append(frame)
+        queue.leave(frame)
+    return frames
+
+
+def take_sent(core):
+    """Take out all frames for the data path."""
+    frames = [*core.outbox, *take_control(core.control)]
+    core.outbox.clear()
+    return frames

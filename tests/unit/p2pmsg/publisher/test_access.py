@@ -9,6 +9,7 @@ from p2pmsg.publisher.access import LIMIT_NS
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg.frames import SESSION
+from tests.unit.p2pmsg.publisher.served import take_sent
 from tests.unit.p2pmsg.security.files import access_of, rule, user_of
 
 S = 10**9
@@ -35,7 +36,7 @@ class Asked:
         self.core.use_access_rules(self.access_rules)
         for _ in range(10):
             self.publish(*topics)
-        self.core.frames_to_send()
+        take_sent(self.core)
 
     def publish(self, *topics):
         self.now_ns += S
@@ -64,7 +65,7 @@ class Asked:
         while (reply := handler.next_reply(now_ns=self.now_ns)) is not None:
             handler.reply_sent(reply, now_ns=self.now_ns)
             self._add(found, Frame(reply.frame))
-        for data in self.core.frames_to_send():
+        for data in take_sent(self.core):
             self._add(found, Frame(data))
         return found
 

@@ -5,14 +5,15 @@ import pytest
 from p2pmsg import wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import MessageError
-from p2pmsg.publisher.batch import pack_slice
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
+from p2pmsg.publisher.packing import pack_slice
 from p2pmsg.wire import Frame, decode_columns
 from tests.unit.p2pmsg.interrupts import interrupt_at
+from tests.unit.p2pmsg.publisher.served import take_sent
 
 WALL_NS = 1_700_000_000 * 10**9
-INSIDE = ("publisher/batch.py", "publisher/core.py")
+INSIDE = ("publisher/batch.py", "publisher/packing.py", "publisher/core.py")
 MORE = ("publisher/log.py", "publisher/values.py", "replay_buffer.py")
 INSIDE_AT = {"line": INSIDE, "signal": INSIDE + MORE}
 
@@ -50,7 +51,7 @@ def messages(publisher):
     publisher.flush(now_ns=1)
     found = {}
     kept = [row.frame for row in publisher.replay.frames("t", 0, 2**62, 2**62)]
-    sent = publisher.frames_to_send()
+    sent = take_sent(publisher)
     logged = [] if publisher.log is None else logged_frames(publisher)
     assert set(sent) <= {*kept, *logged}
     for data in [*kept, *sent, *logged]:

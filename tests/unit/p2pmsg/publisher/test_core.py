@@ -10,6 +10,7 @@ from p2pmsg.errors import ConfigError
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.wire import Frame, Kind
+from tests.unit.p2pmsg.publisher.served import take_sent
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000 * 10**9
@@ -36,7 +37,7 @@ def publish(publisher, *values, topic="t", now_ns=0):
 
 def sent(publisher):
     """(kind, sequence, count) of what goes out on the data path."""
-    frames = [Frame(data) for data in publisher.frames_to_send()]
+    frames = [Frame(data) for data in take_sent(publisher)]
     return [(Kind(frame.kind).name, frame.sequence, frame.count) for frame in frames]
 
 
@@ -172,7 +173,7 @@ def test_a_burst_does_not_make_a_calm_stream_gather_permanently(grouped, gap_us)
             MulticastSender(publisher.own, publisher.replay, config, 1400, Random(1))
         )
     publish(publisher, *[b"v" * 100] * 30, now_ns=MS)
-    publisher.frames_to_send()
+    take_sent(publisher)
     for number in range(200):
         publish(publisher, b"v" * 100, now_ns=2 * MS + number * gap_us * 1000)
     counts = [count for _, _, count in sent(publisher)]
@@ -210,7 +211,7 @@ def test_frames_are_full_where_messages_follow_one_another_quickly(key, size):
         now_ns = 1000 + number * 250
         publisher.publish("t", value, key, None, None, now_ns=now_ns, wall_ns=WALL_NS)
         publisher.handle_timer(now_ns=now_ns)
-    alone, *full = [len(data) for data in publisher.frames_to_send()]
+    alone, *full = [len(data) for data in take_sent(publisher)]
     assert alone < 2 * size + 100
     assert len(full) >= 4
     assert min(full) > (0.9 if key is None else 0.7) * 131_072  # space for keys is set aside

@@ -10,6 +10,7 @@ from p2pmsg.publisher.heads import CACHED_HEADS_MIN, TopicIndex
 from p2pmsg.topics import matches
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg.frames import SESSION, probe
+from tests.unit.p2pmsg.publisher.served import take_sent
 
 TOPICS = st.text("aé\U0001f600", min_size=1, max_size=4)
 PATTERNS = st.lists(st.one_of(TOPICS, TOPICS.map(lambda topic: topic + "*"), st.just("*")))
@@ -29,7 +30,7 @@ def core(topics):
     )
     for number in range(topics):
         made.publish(f"t{number:05}", 1, None, None, None, now_ns=0, wall_ns=1)
-    made.frames_to_send()
+    take_sent(made)
     return made
 
 
@@ -41,7 +42,7 @@ def test_31_000_patterns_meet_10_000_topics():
     publisher.requests.receive(b"who", probe(7, patterns), now_ns=0)
     request = wire.control_frame(Kind.HEADS_REQUEST, SESSION, control.Probe(7, patterns, "latest"))
     publisher.requests.receive(b"who", request, now_ns=0)
-    pages = [Frame(data) for data in publisher.frames_to_send() if data[4] == Kind.ECHO]
+    pages = [Frame(data) for data in take_sent(publisher) if data[4] == Kind.ECHO]
     heads = [head for page in pages for head in control.read_body(page, control.Heads).streams]
     assert sorted(head.topic for head in heads) == sorted(publisher.heads())
 
@@ -52,12 +53,12 @@ def test_who_asks_without_end_is_throttled_and_is_answered_again_later():
     for number in range(100):
         publisher.requests.receive(b"rude", probe(number, patterns), now_ns=0)
     assert publisher.requests.heads.throttled > 60
-    publisher.frames_to_send()
+    take_sent(publisher)
     publisher.requests.receive(b"calm", probe(777, ["*"]), now_ns=2 * 10**9)
-    (first, *_) = map(Frame, publisher.frames_to_send())
+    (first, *_) = map(Frame, take_sent(publisher))
     assert (first.kind, first.session) == (Kind.ECHO, 777)
     publisher.requests.receive(b"rude", probe(778, ["*"]), now_ns=20 * 10**9)
-    assert publisher.frames_to_send(), "and then it is answered again"
+    assert take_sent(publisher), "and then it is answered again"
 
 
 def test_the_same_question_is_answered_again_for_a_while():
@@ -67,7 +68,7 @@ def test_the_same_question_is_answered_again_for_a_while():
     def head(now_ns, closing=False):
         publisher.own.closing = closing
         publisher.requests.receive(b"%d" % now_ns, probe(now_ns, ["*"]), now_ns=now_ns)
-        data = next(data for data in publisher.frames_to_send() if data[4] == Kind.ECHO)
+        data = next(data for data in take_sent(publisher) if data[4] == Kind.ECHO)
         assert Frame(data).session == now_ns
         return control.read_body(Frame(data), control.Heads).streams[0].next
 

@@ -11,7 +11,7 @@ from p2pmsg.publisher.heartbeats import HeartbeatSender
 from p2pmsg.publisher.served import ServedStream
 from p2pmsg.wire import Frame
 from recovery import HeartbeatSchedule
-from tests.unit.p2pmsg.publisher.served import FakeServed, kinds
+from tests.unit.p2pmsg.publisher.served import FakeServed, kinds, take_control
 
 MS = 1_000_000
 CLOSING = b""
@@ -37,7 +37,7 @@ class Sending:
     def sent(self, now_ns):
         """Return what goes out; `CLOSING` stands for the closing that is to follow."""
         is_said = self.sender.handle_timer(self.streams, now_ns=now_ns)
-        return [*self.queue.drain(), *([CLOSING] if is_said else [])]
+        return [*take_control(self.queue), *([CLOSING] if is_said else [])]
 
 
 def test_heartbeats_become_rarer_until_data_comes():

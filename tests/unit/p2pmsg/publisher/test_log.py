@@ -15,7 +15,7 @@ from p2pmsg.wire import Frame, Kind
 from recovery import ReplayBuffer
 from recovery.log import LogReader, LogWriter, MemoryStore, opening, truncate, verify
 from tests.unit.p2pmsg.frames import probe
-from tests.unit.p2pmsg.publisher.served import run_steps
+from tests.unit.p2pmsg.publisher.served import run_steps, take_sent
 
 MS = 1_000_000
 FRAME = bytes(1000)
@@ -243,7 +243,7 @@ def test_a_reader_from_a_time_on_gets_a_report_of_what_a_crash_took_right_before
 
     core = core_of(store)
     core.requests.receive(b"r", probe(7, ["t"], "time", 2, session=core.own.session), now_ns=1)
-    (echo,) = [Frame(data) for data in core.frames_to_send() if data[4] == Kind.ECHO]
+    (echo,) = [Frame(data) for data in take_sent(core) if data[4] == Kind.ECHO]
     (head,) = control.read_body(echo, control.Heads).streams
     assert (head.start, head.next) == (3, core.log.next("t"))
 

@@ -10,6 +10,7 @@ import p2pmsg
 from p2pmsg import PublisherConfig
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.wire import Frame, decode_columns
+from tests.unit.p2pmsg.publisher.served import take_sent
 
 WALL_NS, SECOND = 1_700_000_000 * 10**9, 10**9
 NUMBERS = count()
@@ -49,7 +50,7 @@ def alone(messages, exact):
     core.publish("t", 0, None, None, None, now_ns=0, wall_ns=1)
     core.flush(now_ns=0)
     for number, message in enumerate(messages, 1):
-        core.frames_to_send()
+        take_sent(core)
         at_ns = number * SECOND
         if core.publish_alone("t", *message, at_ns, 1) < 0:
             core.publish("t", *message, now_ns=at_ns, wall_ns=1)

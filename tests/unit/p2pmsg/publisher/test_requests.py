@@ -13,7 +13,7 @@ from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.wire import Frame, Kind, decode_columns
 from recovery.retransmit import REQUESTERS_MAX
 from tests.unit.p2pmsg.frames import SESSION, header, heartbeat, joined, nack, probe
-from tests.unit.p2pmsg.publisher.served import FakeServed, answers
+from tests.unit.p2pmsg.publisher.served import FakeServed, answers, take_control, take_sent
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000 * 10**9
@@ -32,7 +32,7 @@ def core(count=10, *, frames=None, **options):
         publisher.publish(
             "t", number, None, WALL_NS + number, None, now_ns=number * MS, wall_ns=WALL_NS
         )
-    publisher.frames_to_send()
+    take_sent(publisher)
     return publisher
 
 
@@ -260,7 +260,7 @@ def test_what_is_hostile_is_counted_and_nothing_else(data, reason):
 
     assert publisher.requests.invalid == {reason: 3}
     assert replies(publisher) == []
-    assert publisher.frames_to_send() == []
+    assert take_sent(publisher) == []
     assert publisher.requests.subscribers == {}
 
 
@@ -274,7 +274,7 @@ class TestManyAskers:
         publisher = core(0)
         for number in range(100):
             publisher.publish(f"t{number}", 1, None, None, None, now_ns=0, wall_ns=1)
-        publisher.frames_to_send()
+        take_sent(publisher)
         return publisher
 
     def question(self, number):
@@ -316,7 +316,7 @@ class Handling:
     def heads(self, request):
         """Return the heads of the echo of a probe."""
         assert self.ask(request) == []
-        (echo,) = map(Frame, self.queue.drain())
+        (echo,) = map(Frame, take_control(self.queue))
         assert echo.kind == Kind.ECHO
         return control.read_body(echo, control.Heads)
 
@@ -364,7 +364,7 @@ def sizes_of(*sizes, **options):
         at_ns = (number + 1) * 10**9
         publisher.publish("t", bytes(size), None, None, None, now_ns=at_ns, wall_ns=1)
         publisher.flush(now_ns=at_ns)
-    publisher.frames_to_send()
+    take_sent(publisher)
     return publisher
 
 
@@ -385,7 +385,7 @@ def test_a_frame_of_several_messages_is_cut_for_who_cannot_take_it_whole():
     publisher = core(0, message_bytes_max=2**20)
     values = [b"a" * 10, b"b" * 20, b"c" * 100_000, b"d" * 30]
     publisher.publish_many("t", values, None, None, 0, now_ns=0, wall_ns=1, count=9)
-    publisher.frames_to_send()
+    take_sent(publisher)
     ask(publisher, limited((0, 4), limit=65_536))
 
     assert shown(publisher) == [

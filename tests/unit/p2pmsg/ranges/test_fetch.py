@@ -7,7 +7,7 @@ import pytest
 import transports
 from p2pmsg import control, wire
 from p2pmsg.errors import AccessDeniedError, LossReason
-from p2pmsg.publisher.batch import pack_slice
+from p2pmsg.publisher.packing import pack_slice
 from p2pmsg.ranges.fetch import RangeFetch, take_reply
 from p2pmsg.ranges.place import Place, Presence
 from p2pmsg.wire import Frame, Kind

@@ -16,7 +16,7 @@ from recovery.log import LogConfig, MemoryStore
 from recovery.memory_store import MemoryStoreFile
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION
-from tests.unit.p2pmsg.publisher.served import answers, refusals
+from tests.unit.p2pmsg.publisher.served import answers, refusals, take_sent
 
 MS = 1_000_000
 RELAY = 0xAA
@@ -66,9 +66,7 @@ class RelayTalk:
         metadata.store(metadata.take(self.core.sessions.values(), now_ns=now_ns))
 
     def sent(self):
-        found = [*self.core.outbox, *self.core.control.drain()]
-        self.core.outbox.clear()
-        return found
+        return take_sent(self.core)
 
 
 def test_what_was_given_already_is_not_kept_twice():
