@@ -2,6 +2,7 @@
 
 They leave by an iterator that is all C, in the step in which a call returns them or a loop gets
 them. So an exception, or a cancellation, comes before that, and they are there still; or after it.
+What is to be reported before the next messages leaves in the same way.
 """
 
 import time
@@ -17,6 +18,8 @@ from p2pmsg.subscriber.conflation import ConflatedBatch, batch_of
 from p2pmsg.subscriber.sessions import Stream
 
 R = TypeVar("R")
+Report = Callable[[], object]
+"""What reports something to the application, to be called outside of the section."""
 NOTHING: Final[Iterator[Any]] = iter(())
 _NO_VALUES: Final[Iterator[Any]] = iter([])
 _RUN_MAX: Final = 128
@@ -27,29 +30,37 @@ _now_ns: Final = time.monotonic_ns
 
 
 class Reading:
-    """The messages that are there.
+    """The messages that are there, or what is to be reported before the next ones.
 
     Attributes:
         stream: whose they are; None: there are none.
         batch: all of them that were taken; None: one alone, or they are all handed out.
         values: what is left of their values, which drives `messages`.
         messages: the messages.
+        reports: what is to be reported, one at most; who takes it calls it.
 
     """
 
-    __slots__ = ("_begun", "batch", "messages", "stream", "values")
+    __slots__ = ("_begun", "_reported", "batch", "messages", "reports", "stream", "values")
 
     def __init__(self) -> None:
         self.stream: Stream | None = None
         self.batch: MessageBatch | None = None
         self.values: Any = _NO_VALUES
         self.messages: Iterator[Message] = NOTHING
-        self._begun: tuple[tuple[Any, ...] | None, Iterator[Message]] = (None, NOTHING)
+        self.reports: Iterator[Report] = NOTHING
+        self._begun: tuple[tuple[Any, ...] | None, Iterator[Any]] = (None, NOTHING)
+        self._reported: tuple[Stream, int] | None = None
 
     @property
     def left(self) -> int:
         """How many are left."""
         return length_hint(self.values)
+
+    @property
+    def is_reporting(self) -> bool:
+        """Whether something is still to be reported."""
+        return length_hint(self.reports) > 0
 
     def begin(
         self,
@@ -64,16 +75,31 @@ class Reading:
         self._begun = taken, messages
         self.messages = messages  # last: from here on they are handed out
 
+    def begin_report(
+        self, taken: tuple[Any, ...] | None, report: Report, start: int | None = None
+    ) -> None:
+        """Report this next, once, also where that is interrupted, or raises.
+
+        Args:
+            taken: what was taken last, as the core has it.
+            report: what to call.
+            start: the sequence from which on `taken` is what is reported; None: it is not.
+
+        """
+        reports = iter((report,))
+        self._reported = None if start is None or taken is None else (taken[0], start)
+        self._begun = taken, reports
+        self.reports = reports  # last, as in `begin`
+
     @property
     def taken(self) -> tuple[Any, ...] | None:
         """What was begun with last, as the core has it, where it is handed out by now."""
-        taken, messages = self._begun
-        return taken if messages is self.messages else None
+        taken, begun = self._begun
+        return taken if begun is self.messages or begun is self.reports else None
 
     def clear(self) -> None:
-        """Have none."""
-        self.stream = self.batch = None
-        self.values, self.messages = _NO_VALUES, NOTHING
+        """Forget those that were handed out: there are no others."""
+        self.stream, self.batch, self.values = None, None, _NO_VALUES
 
     def end(self) -> None:
         """Hand out no more; what is left stays counted."""
@@ -86,7 +112,9 @@ class Reading:
         self.clear()
 
     def following(self, stream: Stream) -> int:
-        """Return the sequence after what was handed out of a stream."""
+        """Return the sequence after what was handed out, or reported, of a stream."""
+        if self._reported is not None and self._reported[0] is stream and self.is_reporting:
+            return self._reported[1]
         left = self.left if stream is self.stream else 0
         if left and isinstance(self.batch, ConflatedBatch):
             return self.batch.sequences[-left]  # it has holes

@@ -14,15 +14,9 @@ from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
 from p2pmsg.driver.lifecycle import INHERITED, check_process
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.verbs import Blocking, LateError, Verb, Wait
-from p2pmsg.errors import (
-    ClosedError,
-    ConfigError,
-    MessagesLostError,
-    SessionEnd,
-    SessionEndedError,
-)
+from p2pmsg.errors import ClosedError, ConfigError, SessionEnd, SessionEndedError
 from p2pmsg.message import Message, MessageBatch, T_co
-from p2pmsg.peers.callbacks import check_callbacks, report_of
+from p2pmsg.peers.callbacks import check_callbacks, report_by, report_of
 from p2pmsg.peers.lines import open_lines
 from p2pmsg.peers.network import MACHINE, Network, here
 from p2pmsg.peers.reading import Reading, TakenBatch
@@ -69,10 +63,6 @@ _CATCH_UP_NS: Final = _MS
 _SOME_NS: Final = _MS
 """So long, about, such a reader is busy with what it takes at a time; what is newer comes next."""
 _SOME_MAX: Final = 1024
-Report = Callable[[], object]
-"""What reports something to the application, to be called outside of the section."""
-Taken = Report | bool
-"""Whether messages are there to be read, or what is to be reported before them."""
 
 
 class Settings(NamedTuple):
@@ -98,7 +88,7 @@ class SubscriberPeer(Peer):
     Attributes:
         places: where it connects to.
         core: the engine.
-        reading: the messages that were taken from it, and not handed out yet.
+        reading: the messages that were taken from it, and not handed out yet, or a report.
         closed: whether it is closed, or about to be.
         each: whether a message is committed when the next one is asked for.
 
@@ -120,7 +110,7 @@ class SubscriberPeer(Peer):
         self._is_wanted = self._has_more = False
         self._caught_up_ns = self._some_ns = 0
         self._some_max = 1
-        self._is_held: Callable[[], bool] = bool
+        self._hands_out: Callable[[], bool] = partial(bool, 1)
         self._conflates = settings.policy.any_conflates
         self._commits: Commits | None = None
         points: ResumePoints | None = None
@@ -203,7 +193,7 @@ class SubscriberPeer(Peer):
 
     def resync(self) -> None:
         """Put back what was taken and did not arrive; ask again for what is missing."""
-        if self.core.ready.take_back(self.reading.taken):
+        if not self.closed and self.core.ready.take_back(self.reading.taken):
             self.reading.clear()
             if self._taken_batch is not None:
                 self._taken_batch.clear()
@@ -235,10 +225,8 @@ class SubscriberPeer(Peer):
 
     # -------------------------------------------------------------------------- verbs
 
-    def fill(
-        self, timeout: float | None, deadline_ns: int | None, count_max: int
-    ) -> Verb[Report | None]:
-        """Wait until messages are there to be read; return what is to be reported before.
+    def fill(self, timeout: float | None, deadline_ns: int | None, count_max: int) -> Verb[None]:
+        """Wait until messages are there to be read, or something to be reported before them.
 
         It is for who has found none.
         """
@@ -246,10 +234,8 @@ class SubscriberPeer(Peer):
             is_ready = yield Wait(self._is_ready, deadline_ns)
             if not is_ready and not self.closed:
                 raise LateError(f"no message within {timeout} s")
-            taken = self.take_now(count_max)
-            if taken:
-                return None if taken is True else taken
-            self.raise_refused()
+            if self.take_now(count_max):
+                return
 
     def commit_returned(self) -> Verb[None]:
         """Commit what was returned before; for `each` only."""
@@ -277,19 +263,19 @@ class SubscriberPeer(Peer):
 
     # --------------------------------------------------- inside, and without a wait
 
-    def take_now(self, count_max: int = MANY, reading: Reading | None = None) -> Taken:
-        """Have messages there to be read, at most `count_max`, if there are any.
+    def take_now(self, count_max: int = MANY, reading: Reading | None = None) -> bool:
+        """Have messages there to be read, at most `count_max`, or a report; if there are any.
 
-        With `reading` it is that where they will be, unless some are there already.
+        With `reading` it is that where messages will be, unless some are there already. Where
+        nothing is, a refused connection is raised, once for each refusal.
         """
         if self.closed:
             raise ClosedError("the subscriber", self._why)
-        if self._is_held():
+        if not self._hands_out():
             return False
-        if self.reading.left:
+        if self.reading.left or self.reading.is_reporting:
             return True
         reading = reading or self.reading
-        self.core.ready.arrived()
         if self._commits is not None:
             self._commits.asked()
         if self._conflates:
@@ -300,28 +286,26 @@ class SubscriberPeer(Peer):
         if not taken and not self._io.is_empty and self._io.round(self.now_ns()):
             taken = self._take_ready(count_max, reading)
         self._rests_until_ns = self.now_ns() + self._rest_ns if taken else 0
+        if not taken:
+            self._io.raise_refused()
         return taken
 
-    def take_batch(self, count_max: int, taken: TakenBatch) -> Taken:
-        """Move what is there, at most `count_max`, to `taken`, if there is anything."""
+    def take_batch(self, count_max: int, taken: TakenBatch) -> None:
+        """Move what is there, at most `count_max`, to `taken`, where there is no report."""
         reading = self.reading
         if reading.left and not self.closed:
-            self.core.ready.arrived()
             taken.take(reading)
             if len(taken.rest) > count_max:
                 self.put_back(taken)
         if not taken.rest:
             unseen, self._taken_batch = Reading(), taken
-            found = self.take_now(count_max, unseen)
-            if found is not True:
-                return found
-            taken.take_whole(unseen)
+            if self.take_now(count_max, unseen):
+                taken.take_whole(unseen)
             self.core.ready.arrived()
             self._taken_batch = None
         if taken.rest and self._commits is not None:
             assert taken.stream is not None
             self._commits.hand_out(taken.stream, taken.batch().sequence)
-        return True
 
     def put_back(self, taken: TakenBatch) -> None:
         """Have a batch that did not arrive come again."""
@@ -338,13 +322,9 @@ class SubscriberPeer(Peer):
         """Do as `commit_returned`, and wait for the disk."""
         _run_at_once(self.commit_returned())
 
-    def raise_refused(self) -> None:
-        """Raise what a refused connection is to be reported by, once for each refusal."""
-        self._io.raise_refused()
-
-    def hold(self, is_held: Callable[[], bool]) -> None:
-        """Hand nothing out while `is_held()`."""
-        self._is_held = is_held
+    def hold_until(self, is_done: Callable[[], bool]) -> None:
+        """Hand nothing out until `is_done()`."""
+        self._hands_out = is_done
 
     def connected(self) -> int:
         """Return how many endpoints have somebody who was joined, and answers."""
@@ -382,12 +362,14 @@ class SubscriberPeer(Peer):
         self._rests_until_ns = 0
         if self.closed:
             return True
-        if self._is_held():
+        if not self._hands_out():
             return False
         if commits is not None and (commits.has_failed or commits.newcomers):
             return commits.has_failed
         io = self._io
-        if core.ready.entries or self.reading.left or core.denials.waiting:
+        if core.ready.entries or core.denials.waiting:
+            return True
+        if self.reading.left or self.reading.is_reporting:
             return True
         if io.refused is not None or (not self._conflates and io.sees_frame()):
             return True
@@ -419,16 +401,13 @@ class SubscriberPeer(Peer):
         self._rests_until_ns = now_ns + self._rest_ns
         return True
 
-    def _take_ready(self, count_max: int, reading: Reading) -> Taken:
-        """Take from the core what is ready."""
+    def _take_ready(self, count_max: int, reading: Reading) -> bool:
+        """Take from the core what is ready: messages, or what is to be reported before them."""
         commits, ready = self._commits, self.core.ready
         if self.core.denials.waiting:
             self._raise_denial()
-        ended = self._take_ending() if self.core.endings else None
-        if ended is not None:
-            return ended
-        while ready.entries:
-            if commits is not None and commits.newcomers:
+        while not (self.core.endings and self._take_ending()):
+            if not ready.entries or (commits is not None and commits.newcomers):
                 return False
             now_ns = self.now_ns()
             if self._conflates:
@@ -443,28 +422,18 @@ class SubscriberPeer(Peer):
             stream, loss, batch, values, messages = taken
             if loss is None:
                 reading.begin(taken, stream, batch, values, messages)
-                return True
+                break
             if commits is not None:
                 commits.hand_out(stream, loss.start)
             if isinstance(loss, InvalidValue):
-                report = self._types.report_of(loss.error)
+                report = report_by(self._types.on_invalid, loss.error, loss.error)
             else:
-                try:
-                    report = report_of(self._policy, stream, loss)
-                except MessagesLostError:
-                    ready.arrived()
-                    raise
+                report = report_of(self._policy, stream, loss)
             if report is not None:
-                return partial(self._report, taken, report)
-            ended = self._take_ending()
-            if ended is not None:
-                return ended
-        return False
-
-    def _report(self, taken: tuple[Any, ...], report: Report) -> object:
-        """Report a loss; from here on it does not come again, whatever interrupts."""
-        self.core.ready.on_reported(taken)
-        return report()
+                self.reading.begin_report(taken, report, loss.start)
+                break
+            ready.arrived()
+        return True
 
     def _some(self, now_ns: int) -> int:
         """Return how many of the newest values are taken at a time, by how long the last took."""
@@ -496,18 +465,17 @@ class SubscriberPeer(Peer):
             _log.warning("%s", error)
             raise error
 
-    def _take_ending(self) -> Report | None:
-        """Return what reports a session that is over and all of which was delivered."""
+    def _take_ending(self) -> bool:
+        """Have it reported that a session is over and all of it was delivered; where one is."""
         ending = self.core.pop_ending()
         if ending is None:
-            return None
+            return False
         stream, peer = ending.stream, ending.stream.peer
         end = SessionEnd(stream.topic, peer.session, peer.name, ending.stop, ending.announced)
-        if self._on_end == "stop":
-            raise SessionEndedError(end)
-        if callable(self._on_end):
-            return partial(self._on_end, end)
-        return partial(_log.info, "%s", end)
+        report = report_by(self._on_end, end, SessionEndedError(end))
+        logged = partial(_log.info, "%s", end)
+        self.reading.begin_report(self.core.ready.taken, report or logged)
+        return True
 
 
 def _run_at_once(verb: Verb[None]) -> None:
@@ -574,17 +542,17 @@ class SubscriberBase(Generic[T_co]):
         """Return when `timeout` seconds will have passed; `ConfigError` for no number."""
         return self._peer.now_ns() + seconds_ns(timeout)
 
-    def _take_now(self, count_max: int = MANY) -> Taken:
-        """Have messages there to be read, if there are any, without a wait."""
-        taken: Taken = self._driver.section.run(self._peer.take_now, count_max)
+    def _take_now(self, count_max: int = MANY) -> bool:
+        """Have messages there to be read, or a report, if there are any, without a wait."""
+        taken: bool = self._driver.section.run(self._peer.take_now, count_max)
         return taken
 
-    def _take_batch(self, count_max: int) -> MessageBatch[T_co] | Taken:
-        """Return what is there as a batch; as `_take_now` where there is none."""
+    def _take_batch(self, count_max: int) -> MessageBatch[T_co] | None:
+        """Return what is there as a batch; None: there are none, or there is a report."""
         taken = TakenBatch()
         try:
-            found: Taken = self._driver.section.run(self._peer.take_batch, count_max, taken)
-            return taken.batch() if taken.rest else found
+            self._driver.section.run(self._peer.take_batch, count_max, taken)
+            return taken.batch() if taken.rest else None
         except BaseException:
             if taken.rest:
                 self._driver.section.run(self._peer.put_back, taken)

@@ -65,7 +65,7 @@ messages that is driven by it. Where there is a loss, or a value that does not f
 are no messages."""
 
 
-_Plan = tuple[Taken, int, int, int, int, Output | None]
+_Plan = tuple[Taken, int | None, int, int, int, Output | None]
 """What is taken, the stream's position after it, how many messages of the delivery that is, how
 many of these there are (the others were conflated), its bytes, and what is left of it."""
 
@@ -171,28 +171,20 @@ class ReadyQueue:
         stream, output = self.entries[0]
         if output is None:
             output = self._newest(stream, now_ns)
-        if isinstance(output, Loss):
-            waiting = stream.conflation.waiting
-            self._undo = (
-                stream, output, None, None if waiting is None else [*waiting],
-                stream.delivered_to, stream.delivered_count, stream.conflated,
-            )  # fmt: skip
-            lost: Taken = stream, output, None, _NO_MESSAGES, _NO_MESSAGES
-            self.taken = lost
-            self._pass_loss(stream, output)
-            return lost
         try:
             planned = self._plan(stream, output, count_max)
         except FrameError as error:
-            return self._pass_malformed(stream, output, str(error))
+            assert isinstance(output, Delivery)
+            output = self._on_malformed(stream, output, str(error))
+            planned = self._plan(stream, output, count_max)
         taken, to, count, messages, size, rest = planned
         delivered, held = stream.delivered_count + count, self.bytes_held - size
         conflated = stream.conflated + count - messages
-        invalid = self.values_invalid + (taken[1] is not None)
+        invalid = self.values_invalid + isinstance(taken[1], InvalidValue)
         waiting = stream.conflation.waiting
         is_last = waiting is None or len(waiting) == 1
         self._undo = (
-            stream, output, rest, None if waiting is None else [*waiting],
+            stream, output, rest, None if waiting is None else [*waiting], self.values_invalid,
             stream.delivered_to, stream.delivered_count, stream.conflated,
         )  # fmt: skip
         # Should an exception come from here on, `take_back` undoes it.
@@ -234,13 +226,16 @@ class ReadyQueue:
         self._turn = stream
         return waiting[0]
 
-    def _plan(self, stream: Stream, output: Delivery[Frame], count_max: int) -> _Plan:
+    def _plan(self, stream: Stream, output: Output, count_max: int) -> _Plan:
         """Return what is taken of a delivery, without taking it; `FrameError`: it is malformed.
 
         Messages are taken up to the next value that does not fit its type; that comes alone.
         """
+        if isinstance(output, Loss):
+            lost: Taken = stream, output, None, _NO_MESSAGES, _NO_MESSAGES
+            return lost, _after(stream, output), 0, 0, 0, None
         frame, size, count = output.item, bytes_of(output.item), output.count
-        to = stream.position if output.late else output.sequence + count
+        to = _after(stream, output)
         if frame.count == 1 and not output.late and not isinstance(frame, DecodedFrame):
             lone = _decode_lone(stream, frame)
             if lone is not None:
@@ -331,35 +326,24 @@ class ReadyQueue:
                 stream.topic, peer.session, peer.name, sequence, timestamp_ns, *columns
             )
         counts = stream.delivered_to, stream.delivered_count, stream.conflated
-        self._undo = stream, None, None, None, *counts
+        self._undo = stream, None, None, None, self.values_invalid, *counts
         self.taken = stream, None, taken
         stream.delivered_to, stream.delivered_count = sequence + count, counts[1] + count
         return taken
 
     def arrived(self) -> None:
-        """Note that what was taken is where it was to go."""
+        """Note that what was taken is where it was to go; `take_back` is not told so."""
         self.taken = None
-
-    def on_reported(self, taken: Taken) -> None:
-        """Note that a loss that was taken is being reported; others may have taken more since."""
-        if self.taken is taken:
-            self.taken = None
 
     def take_back(self, read: tuple[Any, ...] | None) -> bool:
         """Undo what was taken last, after an exception, unless it is `read`, or has arrived.
 
-        What did not wait here is asked for again. A value that does not fit its type stays
-        reported; it is in the counters. Returns whether it was undone; it may be called again,
-        should it be cut short.
+        What did not wait here is asked for again. Returns whether it was undone; it may be called
+        again, should it be cut short.
         """
-        taken = self.taken
-        is_undone = (
-            taken is not None
-            and taken is not read
-            and (taken[1] is None or isinstance(taken[1], Loss))
-        )
+        is_undone = self.taken is not None and self.taken is not read
         if is_undone:
-            stream, output, rest, waiting, *counts = self._undo
+            stream, output, rest, waiting, self.values_invalid, *counts = self._undo
             stream.delivered_to, stream.delivered_count, stream.conflated = counts
             if waiting is not None:
                 stream.conflation.waiting, output = waiting, None
@@ -407,10 +391,18 @@ class ReadyQueue:
         if not self.entries:
             return None
         stream, output = self.first()
-        if isinstance(output, Loss):
-            self._pass_loss(stream, output)
+        to, delivered, held = _after(stream, output), stream.delivered_count, self.bytes_held
+        if isinstance(output, Delivery):
+            delivered, held = delivered + output.count, held - bytes_of(output.item)
+        waiting = stream.conflation.waiting
+        is_last = waiting is None or len(waiting) == 1
+        # No call in between, as in `take`.
+        stream.delivered_to, stream.delivered_count, self.bytes_held = to, delivered, held
+        if is_last or waiting is None:
+            stream.conflation.waiting = self._turn = None
+            del self.entries[0]
         else:
-            self._pass(stream, output)
+            del waiting[0]
         return stream, output
 
     def fold(self, stream: Stream, *, for_taking: bool = False) -> list[Output]:
@@ -461,40 +453,17 @@ class ReadyQueue:
         """Count the bytes held again, after an exception cut a call short."""
         self.bytes_held = _bytes_in(output for _, output in self)
 
-    def _pass(self, stream: Stream, output: Delivery[Frame]) -> None:
-        count, item = output.count, output.item
-        to = stream.position if output.late else output.sequence + count
-        delivered = stream.delivered_count + count
-        held = self.bytes_held - (len(item.data) or bytes_of(item))
-        waiting = stream.conflation.waiting
-        is_last = waiting is None or len(waiting) == 1
-        # No call in between, as in `take`.
-        stream.delivered_to, stream.delivered_count, self.bytes_held = to, delivered, held
-        if is_last or waiting is None:
-            stream.conflation.waiting = self._turn = None
-            del self.entries[0]
-        else:
-            del waiting[0]
-
-    def _pass_loss(self, stream: Stream, loss: Loss) -> None:
-        to = stream.delivered_to
-        if not isinstance(loss, Rewound):
-            to = max(loss.stop, stream.position)
-        waiting = stream.conflation.waiting
-        is_last = waiting is None or len(waiting) == 1
-        # No call in between, as in `take`.
-        stream.delivered_to = to
-        if is_last or waiting is None:
-            stream.conflation.waiting = self._turn = None
-            del self.entries[0]
-        else:
-            del waiting[0]
-
-    def _pass_malformed(self, stream: Stream, output: Delivery[Frame], reason: str) -> Taken:
+    def _on_malformed(self, stream: Stream, output: Delivery[Frame], reason: str) -> Loss:
+        """Have a loss in the place of a frame that comes next and is malformed."""
         self._invalid[reason] += 1
         loss = stream.on_malformed(output.sequence, output.count)
-        self._pass(stream, output)
-        return stream, loss, None, _NO_MESSAGES, _NO_MESSAGES
+        delivered = stream.delivered_count + output.count
+        held = self.bytes_held - bytes_of(output.item)
+        entry: Entry = stream, loss
+        # No call in between, as in `take`.
+        stream.delivered_count, self.bytes_held = delivered, held
+        self.entries[0] = entry
+        return loss
 
     def _is_first(self, stream: Stream, rest: MessageBatch) -> bool:
         owner, output = self.entries[0] if self.entries else (None, None)
@@ -506,6 +475,13 @@ class ReadyQueue:
             and isinstance(output.item, DecodedFrame)
             and (output.item.sequence, output.late) == (rest.sequence, rest.late)
         )
+
+
+def _after(stream: Stream, output: Output) -> int | None:
+    """Return where a stream is after what it delivers next; None: at its beginning."""
+    if isinstance(output, Delivery):
+        return stream.position if output.late else output.sequence + output.count
+    return stream.delivered_to if isinstance(output, Rewound) else max(output.stop, stream.position)
 
 
 def _decode_lone(stream: Stream, frame: Frame) -> Message | None:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 from p2pmsg import codec, wire
@@ -183,19 +182,6 @@ class ValueTypes:
     def of(self, topic: str) -> ValueType | None:
         """Return the type of the values of a topic; None: they are not typed."""
         return self._of.of(topic)
-
-    def report_of(self, error: InvalidValueError) -> Callable[[], object] | None:
-        """Return what reports a value that does not fit to the callable; None: nothing does.
-
-        Raises:
-            InvalidValueError: it is to be raised.
-
-        """
-        if callable(self.on_invalid):
-            return partial(self.on_invalid, error)
-        if self.on_invalid == "raise":
-            raise error
-        return None
 
 
 UNTYPED: Final = ValueTypes(None, None, "raise")

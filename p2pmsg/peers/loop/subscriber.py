@@ -18,7 +18,7 @@ from p2pmsg.peers.reading import AsyncEach, AsyncMessages
 # threads only
 # from p2pmsg.peers.reading import Each, iterate, waiter
 # both
-from p2pmsg.peers.subscriber import MANY, Report, SubscriberBase, Taken
+from p2pmsg.peers.subscriber import MANY, SubscriberBase
 
 _BATCH_MAX = 65_536
 
@@ -208,10 +208,10 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
         if self._each:
             await self._driver.run(self._peer.commit_returned())
         while True:
-            taken = self._take_batch(count_max)
-            if isinstance(taken, MessageBatch):
-                return taken
-            await self._fill(taken, timeout, deadline_ns, count_max)
+            batch = self._take_batch(count_max)
+            if batch is not None:
+                return batch
+            await self._advance(timeout, deadline_ns, count_max)
 
     def receive_nowait(self) -> Message[T_co] | None:
         """Return the next message, or None where there is none yet; it never waits.
@@ -227,8 +227,9 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
         while True:
             for message in self._reading.messages:
                 return message
-            if not self._report_now(self._take_now()):
+            if not self._take_now():
                 return None
+            self._report()
 
     def receive_many_nowait(self, count_max: int = _BATCH_MAX) -> MessageBatch[T_co] | None:
         """Return the messages of one stream that are there, or None; it never waits.
@@ -247,11 +248,10 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
         # both
         self._commit_at_once()
         while True:
-            taken = self._take_batch(count_max)
-            if isinstance(taken, MessageBatch):
-                return taken
-            if not self._report_now(taken):
-                return None
+            batch = self._take_batch(count_max)
+            if batch is not None or not self._reading.is_reporting:
+                return batch
+            self._report()
 
     async def commit(self, message: Message | MessageBatch | None = None) -> None:
         """Note durably that messages are processed, so that they do not come after a restart.
@@ -320,48 +320,35 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
         self, timeout: float | None, deadline_ns: int | None = None, count_max: int = MANY
     ) -> None:
         """Have messages there to be read, and report what comes before them."""
-        await self._fill(self._take_now(count_max), timeout, deadline_ns, count_max)
-
-    async def _fill(
-        self, taken: Taken, timeout: float | None, deadline_ns: int | None, count_max: int
-    ) -> None:
-        if not taken:
-            taken = await self._driver.run(self._peer.fill(timeout, deadline_ns, count_max))
-        if callable(taken):
-            await self._report(taken)
-
-    async def _report(self, report: Report) -> None:
+        if not self._take_now(count_max):
+            await self._driver.run(self._peer.fill(timeout, deadline_ns, count_max))
         # loop only
-        pending = self._begin_report(report)
+        pending = self._report()
         if pending is not None:
             await asyncio.shield(pending)
         # threads only
-        # report()
+        # self._report()
         # both
 
     # loop only
-    def _begin_report(self, report: Report) -> "asyncio.Future[Any] | None":
-        """Call it; hand out nothing before what it returned has been awaited."""
-        result = report()
-        if not inspect.isawaitable(result):
-            return None
-        pending = asyncio.ensure_future(result)
-        self._driver.section.run(self._peer.hold, lambda: not pending.done())
-        pending.add_done_callback(lambda _: self._driver.wake())
-        return pending
+    def _report(self) -> "asyncio.Future[Any] | None":
+        """Report what waits for it; hand out nothing before what that returned was awaited."""
+        for report in self._reading.reports:  # C, as with messages
+            result = report()
+            if inspect.isawaitable(result):
+                pending = asyncio.ensure_future(result)
+                self._driver.section.run(self._peer.hold_until, pending.done)
+                pending.add_done_callback(lambda _: self._driver.wake())
+                return pending
+        return None
 
+    # threads only
+    # def _report(self) -> None:
+    #     """Report what waits for it."""
+    #     for report in self._reading.reports:  # C, as with messages
+    #         report()
+    #
     # both
-    def _report_now(self, taken: Taken) -> bool:
-        if callable(taken):
-            # loop only
-            self._begin_report(taken)
-            # threads only
-            # self._report(taken)
-            # both
-        elif not taken:
-            self._driver.section.run(self._peer.raise_refused)
-        return bool(taken)
-
     def _commit_at_once(self) -> None:
         if self._each:
             self._driver.section.run(self._peer.commit_at_once)

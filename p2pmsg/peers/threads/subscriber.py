@@ -8,7 +8,7 @@ from p2pmsg.checks import whole
 from p2pmsg.driver.faces import ThreadFace
 from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.peers.reading import Each, iterate, waiter
-from p2pmsg.peers.subscriber import MANY, Report, SubscriberBase, Taken
+from p2pmsg.peers.subscriber import MANY, SubscriberBase
 
 _BATCH_MAX = 65_536
 
@@ -168,10 +168,10 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
         if self._each:
             self._driver.run(self._peer.commit_returned())
         while True:
-            taken = self._take_batch(count_max)
-            if isinstance(taken, MessageBatch):
-                return taken
-            self._fill(taken, timeout, deadline_ns, count_max)
+            batch = self._take_batch(count_max)
+            if batch is not None:
+                return batch
+            self._advance(timeout, deadline_ns, count_max)
 
     def receive_nowait(self) -> Message[T_co] | None:
         """Return the next message, or None where there is none yet; it never waits.
@@ -184,8 +184,9 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
         while True:
             for message in self._reading.messages:
                 return message
-            if not self._report_now(self._take_now()):
+            if not self._take_now():
                 return None
+            self._report()
 
     def receive_many_nowait(self, count_max: int = _BATCH_MAX) -> MessageBatch[T_co] | None:
         """Return the messages of one stream that are there, or None; it never waits.
@@ -201,11 +202,10 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
         _check_count(count_max)
         self._commit_at_once()
         while True:
-            taken = self._take_batch(count_max)
-            if isinstance(taken, MessageBatch):
-                return taken
-            if not self._report_now(taken):
-                return None
+            batch = self._take_batch(count_max)
+            if batch is not None or not self._reading.is_reporting:
+                return batch
+            self._report()
 
     def commit(self, message: Message | MessageBatch | None = None) -> None:
         """Note durably that messages are processed, so that they do not come after a restart.
@@ -254,25 +254,14 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
         self, timeout: float | None, deadline_ns: int | None = None, count_max: int = MANY
     ) -> None:
         """Have messages there to be read, and report what comes before them."""
-        self._fill(self._take_now(count_max), timeout, deadline_ns, count_max)
+        if not self._take_now(count_max):
+            self._driver.run(self._peer.fill(timeout, deadline_ns, count_max))
+        self._report()
 
-    def _fill(
-        self, taken: Taken, timeout: float | None, deadline_ns: int | None, count_max: int
-    ) -> None:
-        if not taken:
-            taken = self._driver.run(self._peer.fill(timeout, deadline_ns, count_max))
-        if callable(taken):
-            self._report(taken)
-
-    def _report(self, report: Report) -> None:
-        report()
-
-    def _report_now(self, taken: Taken) -> bool:
-        if callable(taken):
-            self._report(taken)
-        elif not taken:
-            self._driver.section.run(self._peer.raise_refused)
-        return bool(taken)
+    def _report(self) -> None:
+        """Report what waits for it."""
+        for report in self._reading.reports:  # C, as with messages
+            report()
 
     def _commit_at_once(self) -> None:
         if self._each:

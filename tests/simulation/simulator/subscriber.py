@@ -104,7 +104,9 @@ class SimulatedReader:
     def read(self):
         """Make one call; return whether there may be more."""
         rng, peer = self._rng, self._peer
-        if not (peer.reading.left or peer.core.ready.entries) and rng.random() < _STOPS:
+        reading = peer.reading
+        is_there = reading.left or reading.is_reporting or peer.core.ready.entries
+        if not is_there and rng.random() < _STOPS:
             return False
         call, taken = partial(self._face.receive, 0.0), []
         if rng.random() < 0.5:
@@ -294,16 +296,11 @@ class SimulatedSubscriber(SimulatedProcess):
             return
         self._is_waiting = True
         if self.reader.waits():
-            driver.begin(peer.fill(None, None, self.reader.count_max()), self._filled)
+            driver.begin(peer.fill(None, None, self.reader.count_max()), partial(self._look, peer))
         else:
             self._network.after(_LOOK_AGAIN_S, self._look, peer)
 
-    def _filled(self, report):
-        if report is not None:
-            report()
-        self._look(self.peer)
-
-    def _look(self, peer):
+    def _look(self, peer, _=None):
         if peer is self.peer:
             self._is_waiting = False
             self._read()

@@ -401,7 +401,7 @@ def test_what_was_taken_and_did_not_arrive_comes_again(policy, count_max):
 
 
 @pytest.mark.parametrize("policy", ["wait", "latest"])
-def test_a_loss_comes_again_until_it_is_reported(policy):
+def test_a_loss_comes_again_until_its_report_has_arrived(policy):
     out = Exit(policy)
     out.add(1)
     out.lose(3)
@@ -412,18 +412,6 @@ def test_a_loss_comes_again_until_it_is_reported(policy):
     assert out.queue.take_back(read=None)
     taken = out.queue.take()
     assert (taken[1].start, taken[1].stop) == (1, 4)
-    out.queue.on_reported(taken)
-    assert not out.queue.take_back(read=None)
+    assert not out.queue.take_back(read=taken)
     assert out.take() == [4]
     out.check(2, 5)
-
-
-def test_the_report_of_one_thread_does_not_keep_what_another_one_took():
-    out = Exit()
-    out.lose(3)
-    out.add(1)
-    taken = out.queue.take()
-    assert out.take() == [3]
-    out.queue.on_reported(taken)
-    assert out.queue.take_back(read=None)
-    assert out.take() == [3]
