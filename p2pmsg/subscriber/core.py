@@ -97,7 +97,7 @@ class SubscriberCore:
     frames_shed = 0
     _full_since_ns: int | None = None
     _unread_since_ns: int | None = None
-    _has_backlog = False
+    _has_backlog = _was_stopped = False
 
     def __init__(
         self,
@@ -519,8 +519,13 @@ class SubscriberCore:
                 if not stream.receiver.nacks.asks:
                     stream.receiver.nacks.postpone(now_ns=now_ns, delay_ns=0)
                     self.gaps.note(stream)
-        if 0 < self.table.next_check_ns < now_ns - STOPPED_NS:
-            self.joiner.on_stopped(now_ns - self.table.next_check_ns, now_ns)
+        was_stopped = 0 < self.table.next_check_ns < now_ns - STOPPED_NS
+        if was_stopped:
+            # One that is late each time is slow: there is no better moment to ask.
+            delay_ns = 0 if self._was_stopped else 5 * _MS
+            stopped_ns = now_ns - self.table.next_check_ns
+            self.joiner.on_stopped(stopped_ns, now_ns, delay_ns=delay_ns)
+        self._was_stopped = was_stopped
         if self.is_full and not self._sheds(now_ns):
             self.joiner.excuse_silence(now_ns)
         if self.replies_full:

@@ -214,10 +214,10 @@ class SessionJoiner:
         for peer in self._table.peers.values():
             peer.last_heard_ns = now_ns
 
-    def on_stopped(self, stopped_ns: int, now_ns: int) -> None:
+    def on_stopped(self, stopped_ns: int, now_ns: int, *, delay_ns: int = 0) -> None:
         """Leave out a time in which this process was stopped, as by SIGSTOP.
 
-        What came meanwhile is read before anything is asked for or given up.
+        What came meanwhile is read before anything is asked for, for `delay_ns`, or given up.
         """
         self._monitor.on_stopped(stopped_ns, now_ns)
         for peer in self._table.peers.values():
@@ -226,7 +226,7 @@ class SessionJoiner:
                 if route.asked_ns is not None:
                     route.asked_ns = min(now_ns, route.asked_ns + stopped_ns)
         self._table.stream_table.gaps.postpone(
-            now_ns=now_ns, delay_ns=5 * _MS, stopped_ns=stopped_ns
+            now_ns=now_ns, delay_ns=delay_ns, stopped_ns=stopped_ns
         )
 
     def leave(self) -> None:

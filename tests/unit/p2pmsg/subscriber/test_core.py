@@ -180,3 +180,14 @@ def test_a_nack_says_how_many_frames_came_over_the_recovery_channel():
     talk.hear(data(5))
     talk.pass_ms(0)
     assert last_nack(talk).received == 3
+
+
+def test_one_that_is_always_late_asks_all_the_same():
+    talk = Talk().join()
+    talk.pass_ms(100)
+    talk.asked()
+    talk.hear(data(3))
+    for _ in range(3):
+        talk.now_ns += 2000 * MS
+        talk.core.handle_timer(now_ns=talk.now_ns)
+    assert talk.asked(Kind.NACK)
