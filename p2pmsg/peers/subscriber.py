@@ -349,9 +349,11 @@ class SubscriberPeer(Peer):
 
     def stats(self) -> "SubscriberStats":
         """Return the ledger and the counters."""
+        from p2pmsg.peers.subscriber_stats import subscriber_stats
+
         commits = None if self._commits is None else self._commits.stats()
-        reading = self.reading
-        return self.core.stats(reading.stream, reading.left, self._io.line_stats(), commits)
+        reading, lines = self.reading, self._io.line_stats()
+        return subscriber_stats(self.core, reading.stream, reading.left, lines, commits)
 
     # ------------------------------------------------------------------------ reading
 

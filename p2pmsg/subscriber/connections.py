@@ -23,7 +23,9 @@ class Connection:
     contacted_ns: int = -_NEVER_NS
     """When, in this incarnation."""
     last_heard_ns: int = 0
-    """When anything last came; later where silence does not count: see `ConnectionMonitor`."""
+    """When a frame last came."""
+    excused_ns: int = 0
+    """Until when its silence does not count: it was not read, or a part of a frame came."""
     made_ns: int = -_NEVER_NS
     """When it was last made again."""
     unknown_ns: int | None = None
@@ -48,8 +50,6 @@ class Connection:
     """What `last_heard_ns` was when it was found silent."""
     one_way: str = ""
     """Who is heard over it and not over the recovery channel, or the other way, for people."""
-    was_last_heard_ns: int = 0
-    """About when anything last came, excused silence or not."""
 
     @property
     def key(self) -> int | None:
@@ -72,16 +72,14 @@ class Connection:
         return self.one_way if self.refused_until_ns is None else self.refusal
 
     @property
+    def silent_from_ns(self) -> int:
+        """When its silence began; in the past, or just now."""
+        return max(self.last_heard_ns, self.excused_ns)
+
+    @property
     def since_ns(self) -> int:
         """Since when nothing has come over the connection as it was last made."""
-        return max(self.last_heard_ns, self.made_ns)
-
-    def excuse(self, last_heard_ns: int) -> None:
-        """Count silence from `last_heard_ns` on; one found silent stays so until it is heard."""
-        if self.is_heard:
-            self.last_heard_ns = last_heard_ns
-        else:
-            self.last_heard_ns = self.lost_ns = last_heard_ns - 1  # so that what comes now differs
+        return max(self.silent_from_ns, self.made_ns)
 
 
 class ConnectionMonitor:
@@ -94,12 +92,12 @@ class ConnectionMonitor:
     def excuse_silence(self, now_ns: int) -> None:
         """Count the silence of all from now on."""
         for one in self._connections:
-            one.excuse(now_ns)
+            one.excused_ns = now_ns
 
     def on_stopped(self, stopped_ns: int, now_ns: int) -> None:
         """Do not count a time in which this process was stopped."""
         for one in self._connections:
-            one.excuse(min(now_ns, one.last_heard_ns + stopped_ns))
+            one.excused_ns = min(now_ns, one.silent_from_ns + stopped_ns)
             one.made_ns = min(now_ns, one.made_ns + stopped_ns)
 
     def is_broken(self, one: Connection, asked_ns: int | None, now_ns: int) -> bool:
@@ -109,9 +107,7 @@ class ConnectionMonitor:
         gives up some connections permanently, and does not say so. To make one again says nothing
         of whether anybody is there: it is found silent by when it was last heard.
         """
-        if one.is_heard:
-            one.was_last_heard_ns = one.last_heard_ns
-        if now_ns - one.last_heard_ns > self._timeout_ns:
+        if now_ns - one.silent_from_ns > self._timeout_ns:
             one.lost_ns = one.last_heard_ns
         silent = now_ns - one.since_ns > self._timeout_ns
         is_unknown = one.unknown_ns is not None and now_ns - one.unknown_ns > UNKNOWN_NS

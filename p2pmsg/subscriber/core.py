@@ -33,12 +33,11 @@ from p2pmsg.subscriber.states import State
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Delivery, LossReason, RangeSet, ReceiverConfig
+from recovery import LossReason, RangeSet, ReceiverConfig
 from recovery.checks import to_ns
 
 if TYPE_CHECKING:
     from p2pmsg.mold.feed import SessionAnnounced
-    from p2pmsg.stats import CursorStats, LineStats, SubscriberStats
     from p2pmsg.subscriber.group import MulticastReceiver
 
 _MS = 1_000_000
@@ -428,68 +427,6 @@ class SubscriberCore:
         since_ns = self._full_since_ns
         stalls = [p.own.stall_ms for p in self.peers.values() if p.own.stall_ms >= 0]
         return bool(stalls) and since_ns is not None and now_ns - since_ns > min(stalls) * _MS
-
-    def stats(
-        self,
-        active: Stream | None = None,
-        left: int = 0,
-        lines: "Sequence[LineStats]" = (),
-        cursor: "CursorStats | None" = None,
-    ) -> "SubscriberStats":
-        """Return the counters; `left` messages of the active batch are not delivered yet.
-
-        The caller holds the core's lock.
-        """
-        from p2pmsg.stats import SubscriberStats
-
-        waiting: Counter[int] = Counter()
-        for stream, output in self.ready:
-            if isinstance(output, Delivery):
-                waiting[id(stream)] += output.count
-        if active is not None:
-            waiting[id(active)] += left
-        streams, points = self.streams, self.cursor
-        ledgers = [
-            stream.ledger(waiting[id(stream)], None if points is None else points.committed(stream))
-            for stream in streams
-            if stream.receiver.started
-        ]
-        forgotten = self.stream_table.forgotten
-        totals: Counter[str] = Counter(forgotten)
-        for stream in streams:
-            totals.update(stream.totals())
-            self.stream_table.record_ages(stream)
-        repaired = {"buffer": totals["repaired"]}
-        parity = None if self.multicast is None else self.multicast.parity
-        if parity is not None:
-            repaired["buffer"] -= parity.recovered
-            repaired["parity"] = parity.recovered
-        if totals["relayed"]:
-            repaired["relay"] = totals["relayed"]
-        return SubscriberStats(
-            published=sum(ledger.published for ledger in ledgers) + forgotten["published"],
-            delivered=sum(ledger.delivered for ledger in ledgers) + forgotten["delivered"],
-            outstanding=sum(ledger.outstanding for ledger in ledgers),
-            lost=sum(ledger.lost for ledger in ledgers) + forgotten["lost"],
-            repaired=repaired,
-            duplicates=totals["duplicates"],
-            late=totals["late"],
-            losses=[loss for stream in streams for loss in stream.losses()],
-            streams=ledgers,
-            conflated=totals["conflated"],
-            values_invalid=self.ready.values_invalid,
-            repair_latency=self.stream_table.repair_latency,
-            nacks_sent=totals["nacks"],
-            frames_invalid=dict(self.invalid),
-            frames_shed=self.frames_shed,
-            bytes_held=self.bytes_held,
-            publishers=[peer.name for peer in self.peers.values() if peer.joined and not peer.gone],
-            cursor=cursor,
-            lines=list(lines),
-            sessions_unjoined=self.table.unjoined,
-            streams_rewound=self.stream_table.rewound,
-            denied=self.denials.count,
-        )
 
     def pop_ending(self) -> Ending | None:
         """Take out a session that is over and all of which was delivered, or None."""

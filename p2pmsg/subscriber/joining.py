@@ -64,7 +64,7 @@ class SessionJoiner:
         """Whether a publisher, or relay, at a line was joined, and is neither silent nor gone."""
         table = self._table
         state = table.lines[line]
-        if not (state.is_heard and now_ns - state.last_heard_ns <= self._timeout_ns):
+        if not (state.is_heard and now_ns - state.silent_from_ns <= self._timeout_ns):
             return False
         if state.relay is not None:
             up = table.relays.upstreams.get(state.relay)
@@ -222,7 +222,10 @@ class SessionJoiner:
         self._monitor.on_stopped(stopped_ns, now_ns)
         for peer in self._table.peers.values():
             peer.last_heard_ns = min(now_ns, peer.last_heard_ns + stopped_ns)
+            if peer.answered_ns >= 0:
+                peer.answered_ns = min(now_ns, peer.answered_ns + stopped_ns)
             for route in (peer.own, *peer.relayed):
+                route.handshake.began_ns = min(now_ns, route.handshake.began_ns + stopped_ns)
                 if route.asked_ns is not None:
                     route.asked_ns = min(now_ns, route.asked_ns + stopped_ns)
         self._table.stream_table.gaps.postpone(

@@ -63,7 +63,7 @@ class OneWay:
                 return ""
             if peer.state not in (State.MET, State.UNCONFIRMED):
                 return ""
-            since_ns = max(peer.own.met_ns, peer.answered_ns)
+            since_ns = peer.handshake.began_ns
             who, recovery = f"publisher {peer.name!r}", peer.own.recovery
         if now_ns - since_ns < FIRST_NS:
             return ""

@@ -53,7 +53,7 @@ def on_line(core: "SubscriberCore", line: int, came_ns: int) -> None:
     connection = core.lines[line]
     if came_ns <= connection.last_heard_ns:
         return
-    connection.excuse(came_ns)
+    connection.excused_ns = max(connection.excused_ns, came_ns)
     for peer in core.peers.values():
         if peer.session == connection.session or any(
             route.handshake.line == line for route in peer.relayed

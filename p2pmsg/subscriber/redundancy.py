@@ -182,9 +182,8 @@ class Redundancy:
 
     def _quiet(self) -> set[int]:
         """Return those over which nothing has come for `SILENT_NS` before another one's last."""
-        last_ns = max(line.last_heard_ns for line in self._lines)
-        heard = enumerate(self._lines)
-        return {index for index, line in heard if last_ns - line.last_heard_ns > SILENT_NS}
+        heard_ns = [line.silent_from_ns for line in self._lines]
+        return {index for index, at_ns in enumerate(heard_ns) if max(heard_ns) - at_ns > SILENT_NS}
 
     def _keep(self, left: Iterable[_Seen]) -> None:
         """Count what silent lines have not brought of streams that are forgotten."""
@@ -204,7 +203,7 @@ class Redundancy:
     def _wait(self, stream: Stream, seen: _Seen, now_ns: int) -> None:
         """Set how long a stream's gaps wait, and end the wait where all lines are past them."""
         lines, counts = self._lines, self.counts
-        alive = [index for index in seen.heads if now_ns - lines[index].last_heard_ns < SILENT_NS]
+        alive = [index for index in seen.heads if now_ns - lines[index].silent_from_ns < SILENT_NS]
         wait_ns = 0
         if len(alive) > 1:
             late_ns = max(

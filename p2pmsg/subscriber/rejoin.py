@@ -197,8 +197,10 @@ class Rejoin:
         if route is not peer.own:
             upstream = self._table.relays.upstreams.get(route.key)
             over = [route.handshake.line] if upstream is None else upstream.lines
-            return max((lines[at].last_heard_ns for at in over), default=0)
-        own = [one.last_heard_ns for one in lines if one.session == peer.session and not one.shared]
+            return max((lines[at].silent_from_ns for at in over), default=0)
+        own = [
+            one.silent_from_ns for one in lines if one.session == peer.session and not one.shared
+        ]
         return max(own, default=peer.last_heard_ns)
 
 

@@ -128,7 +128,7 @@ class RelayClient:
         """
         new = now_ns - self._born_ns < REFORM_NS
         for line in self._lines:
-            away_ns = now_ns - line.was_last_heard_ns
+            away_ns = now_ns - line.last_heard_ns
             if line.relay is not None and QUIET_NS < away_ns < REFORM_NS:
                 return True
             if new and line.key is None and (self.own is not None or self.upstreams):

@@ -132,11 +132,11 @@ def test_silence_counts_again_once_all_is_read_though_all_is_full():
     line.last_heard_ns = 0
     assert fill(talk, 5 * MS) is Intake.HOLD
     talk.core.handle_timer(now_ns=1000 * MS)
-    assert line.last_heard_ns == 1000 * MS
+    assert line.silent_from_ns == 1000 * MS
     assert talk.core.intake(1006 * MS) is Intake.SHED
     for now_ms in range(1250, 6251, 250):
         talk.core.handle_timer(now_ns=now_ms * MS)
-    assert line.last_heard_ns == 1000 * MS
+    assert line.silent_from_ns == 1000 * MS
     assert not line.is_heard
 
 

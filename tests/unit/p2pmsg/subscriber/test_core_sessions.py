@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from p2pmsg.peers.subscriber_stats import subscriber_stats
 from p2pmsg.subscriber import session_table
 from p2pmsg.wire import Kind
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
@@ -32,7 +33,7 @@ def test_streams_of_sessions_that_have_ended_make_space_for_others():
             talk.hear(data(0, topic=topic, session=session))
         assert talk.read() == [("a", 0, 1), ("b", 0, 1), ("c", 0, 1), ("d", 0, 1)]
         assert len(talk.core.streams) <= 4
-    stats = talk.core.stats()
+    stats = subscriber_stats(talk.core)
     assert (stats.published, stats.delivered, stats.lost) == (40, 40, 0)
     assert stats.frames_invalid == {}
 
@@ -61,7 +62,7 @@ def test_streams_that_find_no_space_are_named_once_a_minute():
         talk.hear(heartbeat(0))
         talk.pass_ms(300)
     assert len(said()) == 1
-    assert talk.core.stats().frames_invalid == {"streams_max": 104}
+    assert subscriber_stats(talk.core).frames_invalid == {"streams_max": 104}
 
 
 def beat(talk, seconds):
@@ -87,6 +88,18 @@ def test_who_is_heard_and_does_not_answer_at_its_recovery_endpoint_is_named():
     talk.hear(echo(talk.probe().probe, head(3)))
     assert beat(talk, 70) == []
     assert not talk.core.lines[0].one_way
+
+
+def test_who_was_not_asked_for_long_is_not_said_to_be_silent():
+    talk = Talk()
+    talk.hear(welcome(incarnation=1))
+    talk.pass_ms(1000)
+    talk.now_ns += 20_000 * MS  # this process was stopped
+    assert beat(talk, 1) == []
+    talk.hear(echo(talk.probe().probe, head(3), incarnation=1))
+    assert beat(talk, 30) == []
+    talk.hear(heartbeat(3, incarnation=2))
+    assert beat(talk, 1) == []
 
 
 NEVER_JOINED = {
