@@ -390,7 +390,7 @@ class SubscriberPeer(Peer):
         now_ns = self.now_ns()
         if self._commits is not None:
             self._commits.touched.add(stream)
-        taken = core.take_frame(stream, data, count_max, False, now_ns)
+        taken = core.take_frame(stream, data, count_max, now_ns)
         if taken is None:
             io.give(data, now_ns)
             return False

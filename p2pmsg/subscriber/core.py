@@ -298,13 +298,13 @@ class SubscriberCore:
             self._take(stream, frame, now_ns, repaired=True)
 
     def take_frame(
-        self, stream: Stream, data: bytes, count_max: int, batched: bool, now_ns: int
+        self, stream: Stream, data: bytes, count_max: int, now_ns: int
     ) -> Message | MessageBatch | None:
         """Take a frame of the only connection, and return its messages at once.
 
         None: it is to be given to `receive_frame`; see `ReadyQueue.take_frame`.
         """
-        taken = self.ready.take_frame(stream, data, count_max, batched)
+        taken = self.ready.take_frame(stream, data, count_max)
         if taken is not None:
             line = self.lines[0]
             line.received += 1

@@ -268,16 +268,15 @@ class ReadyQueue:
         return taken, to, count, stop, size, rest
 
     def take_frame(
-        self, stream: Stream, data: bytes, count_max: int, batched: bool
+        self, stream: Stream, data: bytes, count_max: int
     ) -> Message | MessageBatch | None:
         """Return the messages of a stream's next frame `data`, without `append` and `take`.
 
         This is the fast path. A thread that waits for a message wakes with cold caches, and each
         function on the way then costs ten times what it does in a loop.
 
-        At most `count_max` messages are wanted; with `batched` a single one comes as a batch, too.
-        None: the frame is not the next one, or has more messages, or is malformed, or others are
-        ready before it. Nothing is changed then.
+        At most `count_max` messages are wanted. None: the frame is not the next one, or has more
+        messages, or is malformed, or others are ready before it. Nothing is changed then.
         """
         try:
             prefix, sequence, count, length, timestamp_ns, lead = stream.single.unpack_from(data)
@@ -286,7 +285,7 @@ class ReadyQueue:
         if prefix != stream.prefix or not 0 < count <= count_max or self.entries:
             return None
         taken: Message | MessageBatch
-        if count == 1 and not batched:
+        if count == 1:
             value: Any = data[stream.single.size : -3]
             size = len(value)
             key = header = None

@@ -94,10 +94,10 @@ def test_a_right_that_is_withdrawn_counts_on_the_fast_path():
     stream = talk.core.peers[SESSION].streams["a1"]
     talk.hear(data(0, topic="a1"))
     talk.read()
-    assert talk.core.take_frame(stream, data(1, topic="a1"), 1, False, 0).sequence == 1
+    assert talk.core.take_frame(stream, data(1, topic="a1"), 1, 0).sequence == 1
     talk.access_rules.revoke("ann")
     talk.core.access_changed()
-    assert talk.core.take_frame(stream, data(2, topic="a1"), 1, False, 0) is None
+    assert talk.core.take_frame(stream, data(2, topic="a1"), 1, 0) is None
     talk.hear(data(2, topic="a1"))
     assert talk.read() == []
     assert talk.core.invalid == {"denied": 1}
@@ -105,7 +105,7 @@ def test_a_right_that_is_withdrawn_counts_on_the_fast_path():
     talk.access_rules._by_hand = frozenset()
     talk.access_rules._changed()
     talk.core.access_changed()
-    assert talk.core.take_frame(stream, data(2, topic="a1"), 1, False, 0).sequence == 2
+    assert talk.core.take_frame(stream, data(2, topic="a1"), 1, 0).sequence == 2
 
 
 def test_a_relay_needs_the_right_to_relay_and_only_for_its_topics():

@@ -113,14 +113,14 @@ def test_the_fast_path_decodes_or_leaves_the_frame():
     bad = frames.data([{"n": 8}, {"n": None}], sequence=8)
     lone = frames.data([b"plain bytes"], sequence=8)
 
-    taken = fast.core.take_frame(stream, good, 1, False, 7)
+    taken = fast.core.take_frame(stream, good, 1, 7)
     assert isinstance(taken, Message)
     assert taken.value == Item(5)
-    taken = fast.core.take_frame(stream, many, 5, False, 7)
+    taken = fast.core.take_frame(stream, many, 5, 7)
     assert isinstance(taken, MessageBatch)
     assert taken.values == [Item(6), Item(7)]
-    assert fast.core.take_frame(stream, bad, 5, True, 7) is None
-    assert fast.core.take_frame(stream, lone, 1, False, 7) is None
+    assert fast.core.take_frame(stream, bad, 5, 7) is None
+    assert fast.core.take_frame(stream, lone, 1, 7) is None
     assert stream.delivered_to == 8
 
 
