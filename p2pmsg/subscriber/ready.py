@@ -331,7 +331,7 @@ class ReadyQueue:
         return taken
 
     def arrived(self) -> None:
-        """Note that what was taken is where it was to go; `take_back` is not told so."""
+        """Note that what was taken is where it was to go: `take_back` is not to undo it."""
         self.taken = None
 
     def take_back(self, read: tuple[Any, ...] | None) -> bool:
