@@ -39,10 +39,11 @@ REACHES = {
     "self._peer.open_batches.batch", "self._peer.open_batches.batch.end",
     "self._peer.open_batches.batch.next", "self._peer.open_batches.get",
     "self._peer.open_batches.topic",
-    "self._peer.reading.messages",
+    "self._peer.reading.messages", "self._peer.reading.reports",
 }  # fmt: skip
 """What faces do themselves, since a call would be a sixth of the time: `push` and `publish` write
-to an open batch, a client's counter appends its change, and a message is taken by C alone."""
+to an open batch, a client's counter appends its change, and a message, or a report, is taken by C
+alone."""
 
 
 SATELLITES = ("app", "bridge", "cli", "http", "metrics", "statsd", "testing", "webhooks")

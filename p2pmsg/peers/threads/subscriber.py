@@ -203,7 +203,7 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
         self._commit_at_once()
         while True:
             batch = self._take_batch(count_max)
-            if batch is not None or not self._reading.is_reporting:
+            if batch is not None or not self._take_now(count_max):
                 return batch
             self._report()
 
