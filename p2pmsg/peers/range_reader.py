@@ -283,8 +283,8 @@ class RangeReaderPeer(Peer):
         self._channel.flush()
         return item
 
-    def next_item(self, fetch: RangeFetch, position: int) -> Verb[MessageBatch | LossReport | None]:
-        """Return what comes at `position` of a range; None at its end."""
+    def next_item(self, fetch: RangeFetch, position: int) -> Verb[MessageBatch | LossReport]:
+        """Return what comes at `position` of a range, before its end."""
         channel = self._channel
         fetch.begin(position, self.now_ns())
         try:
@@ -292,7 +292,7 @@ class RangeReaderPeer(Peer):
                 self._check_open()
                 now_ns = self.now_ns()
                 item = fetch.next_item(now_ns)
-                if item is not None or fetch.is_over:
+                if item is not None:
                     channel.flush()
                     return item
                 if fetch.is_silent(now_ns) and (whom := fetch.whom) is not None:

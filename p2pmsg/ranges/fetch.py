@@ -47,7 +47,7 @@ class RangeFetch:
 
     Attributes:
         place: as it was given.
-        position: the end of what `next_item` returned.
+        position, stop: the end of what `next_item` returned, and of the range.
 
     """
 
@@ -68,7 +68,7 @@ class RangeFetch:
         self.place = place
         self._topic = topic
         self.position = start
-        self._stop = stop
+        self.stop = stop
         self._session = session
         self._config = _config(limit_ns)
         self._window = _WINDOW_COUNT
@@ -81,11 +81,6 @@ class RangeFetch:
         self._seen = -1
         self.reset()
         self._ask_due(now_ns)  # at once, so that fetches of several peers wait together
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all of it was returned."""
-        return self.position >= self._stop
 
     def has_changed(self) -> bool:
         """Whether something came to the place since `ask`."""
@@ -124,7 +119,7 @@ class RangeFetch:
         item: MessageBatch | LossReport | None = None
         while item is None and (output := self._next_output(now_ns)) is not None:
             item = self._batch(output) if isinstance(output, Delivery) else self._merge(output)
-        if item is None and self._lost is not None and self._lost.stop >= self._stop:
+        if item is None and self._lost is not None and self._lost.stop >= self.stop:
             item = self._take_lost()
         if item is None:
             if self._is_denied:
@@ -132,7 +127,7 @@ class RangeFetch:
                 raise denied_by(self._name, self._topic)
             return None
         self.position = end_of(item)
-        if not self.is_over:
+        if self.position < self.stop:
             self._ask_due(now_ns)
         return item
 
@@ -175,12 +170,12 @@ class RangeFetch:
         return LossReport(self._topic, self._session, self._name, loss)
 
     def _give_up(self, reason: LossReason, now_ns: int) -> None:
-        self._receiver.observe_head(self._stop, now_ns=now_ns)
+        self._receiver.observe_head(self.stop, now_ns=now_ns)
         self._receiver.give_up(reason)
 
     def take_frame(self, frame: Frame, now_ns: int) -> None:
         """Take messages of this range."""
-        count, size = min(frame.count, self._stop - frame.sequence), len(frame.data)
+        count, size = min(frame.count, self.stop - frame.sequence), len(frame.data)
         if count < 1:
             return  # left over from an earlier fetch
         self._last_heard_ns = now_ns
@@ -240,8 +235,8 @@ class RangeFetch:
         """Move the window on when half of it is there; ask for what is due, if anybody is there."""
         receiver, place, whom = self._receiver, self.place, self.whom
         expected, head = receiver.expected, receiver.head
-        if head < self._stop and 2 * (head - expected) < self._window:
-            receiver.observe_head(min(self._stop, expected + self._window), now_ns=now_ns)
+        if head < self.stop and 2 * (head - expected) < self._window:
+            receiver.observe_head(min(self.stop, expected + self._window), now_ns=now_ns)
         if whom is None:
             return
         self._name = whom.name or self._name

@@ -134,10 +134,8 @@ class RangeReader(RangeReaderBase, LoopFace):
         )
         return _Items(self, await self._driver.run(verb))
 
-    async def _next_item(
-        self, fetch: RangeFetch, position: int
-    ) -> MessageBatch | LossReport | None:
-        """Return what comes at `position` of a range; None at its end. For what `fetch` returns."""
+    async def _next_item(self, fetch: RangeFetch, position: int) -> MessageBatch | LossReport:
+        """Return what comes at `position` of a range, before its end. For what `fetch` returns."""
         # loop only
         if self._driver.must_rest():
             await self._driver.rest()
@@ -158,16 +156,16 @@ class _Items(AsyncIterator[MessageBatch | LossReport]):
     def __init__(self, reader: RangeReader, fetch: RangeFetch) -> None:
         self._reader = reader  # not collected before
         self._fetch = fetch
-        self._position = fetch.position
+        self._position, self._stop = fetch.position, fetch.stop
 
     async def __anext__(self) -> MessageBatch | LossReport:
         before = self._position
+        if before >= self._stop:
+            raise StopAsyncIteration
         try:
             item = await self._reader._next_item(self._fetch, before)
-            if item is not None:
-                self._position = end_of(item)
-                return item
+            self._position = end_of(item)
+            return item
         except BaseException:
             self._position = before  # what does not get to the caller comes with the next call
             raise
-        raise StopAsyncIteration

@@ -135,8 +135,8 @@ class RangeReader(RangeReaderBase, ThreadFace):
         )
         return _Items(self, self._driver.run(verb))
 
-    def _next_item(self, fetch: RangeFetch, position: int) -> MessageBatch | LossReport | None:
-        """Return what comes at `position` of a range; None at its end. For what `fetch` returns."""
+    def _next_item(self, fetch: RangeFetch, position: int) -> MessageBatch | LossReport:
+        """Return what comes at `position` of a range, before its end. For what `fetch` returns."""
         item = self._take_item(fetch, position)
         if item is None:
             item = self._driver.run(self._peer.next_item(fetch, position))
@@ -153,16 +153,16 @@ class _Items(Iterator[MessageBatch | LossReport]):
     def __init__(self, reader: RangeReader, fetch: RangeFetch) -> None:
         self._reader = reader  # not collected before
         self._fetch = fetch
-        self._position = fetch.position
+        self._position, self._stop = fetch.position, fetch.stop
 
     def __next__(self) -> MessageBatch | LossReport:
         before = self._position
+        if before >= self._stop:
+            raise StopIteration
         try:
             item = self._reader._next_item(self._fetch, before)
-            if item is not None:
-                self._position = end_of(item)
-                return item
+            self._position = end_of(item)
+            return item
         except BaseException:
             self._position = before  # what does not get to the caller comes with the next call
             raise
-        raise StopIteration

@@ -65,7 +65,7 @@ def test_what_comes_out_of_order_goes_out_in_order(place):
     for start in (30, 20, 10):
         answer(fetch, start, 10)
     assert taken(fetch) == [[*range(start, start + 10)] for start in (10, 20, 30)]
-    assert fetch.is_over
+    assert fetch.position == fetch.stop
 
 
 def test_a_refusal_says_nothing_of_what_came_before_it_and_is_one_loss(place):
