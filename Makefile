@@ -39,9 +39,10 @@ $(BIN)/python:
 		"$$($(or $(PYTHON),python3) --version 2>&1 | head -n 1). Name one: make PYTHON=/path/to/python3.11" >&2; \
 	exit 1
 
-$(DEV_STAMP): pyproject.toml | $(BIN)/python
+$(DEV_STAMP): pyproject.toml hatch_build.py p2pmsg/native/compiled.pyx | $(BIN)/python
 	@echo "setup: installing p2pmsg and its development tools"
 	@$(PIP_INSTALL) --editable '.[dev]'
+	@$(BIN)/p2pmsg --version
 	@touch $@
 
 # Zenoh is a peer of the benchmark only and has no wheel for some machines: go on without it.
@@ -72,7 +73,7 @@ PACKED := build/dist
 
 test-pythons: setup ## sdist and wheel, built and run under each Python that is found; PYTHONS=…
 	@rm -rf $(PACKED) && $(BIN)/python -m hatchling build -t sdist -d $(PACKED) >/dev/null
-	@wheel() { $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --retries 1 --timeout 15 \
+	@wheel() { P2PMSG_NATIVE=0 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --retries 1 --timeout 15 \
 		--no-deps --wheel-dir $(PACKED) "$$@" $(PACKED)/*.tar.gz; }; \
 	wheel 2>/dev/null || { echo "test-pythons: no clean build environment to be had; built in $(VENV)" >&2; \
 		wheel --no-build-isolation; }
@@ -131,7 +132,7 @@ pictures: setup $(DOCS_STAMP) ## draw the README's and the guide's pictures agai
 	@$(BIN)/python docs/pictures.py
 
 clean: ## remove .venv, caches and build products
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) p2pmsg/native/*.so build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +

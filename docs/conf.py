@@ -89,7 +89,7 @@ MODULES = (
     "p2pmsg.log", "p2pmsg.reader", "p2pmsg.queue", "p2pmsg.requests", "p2pmsg.relay",
     "p2pmsg.moldudp64", "p2pmsg.metrics", "p2pmsg.statsd", "p2pmsg.testing", "p2pmsg.app",
     "p2pmsg.bridge", "p2pmsg.webhooks", "p2pmsg.http", "p2pmsg.plain", "p2pmsg.store",
-    "p2pmsg.toolkit", "spark_bridge",
+    "p2pmsg.toolkit", "p2pmsg.native", "spark_bridge",
 )  # fmt: skip
 PACKAGES = ("p2pmsg", "transports", "recovery", "spark_bridge")
 PAGE_OF: dict[object, str] = {}

@@ -8,8 +8,8 @@ subject: `p2pmsg.config`, `p2pmsg.errors`, `p2pmsg.stats`, `p2pmsg.message`, `p2
 `p2pmsg.log`, `p2pmsg.queue`, `p2pmsg.requests`, `p2pmsg.relay`, `p2pmsg.reader`, `p2pmsg.bridge`,
 `p2pmsg.security`, `p2pmsg.moldudp64`, `p2pmsg.metrics`, `p2pmsg.statsd`, `p2pmsg.app`,
 `p2pmsg.http`, `p2pmsg.webhooks`, `p2pmsg.testing`, `p2pmsg.codec`, `p2pmsg.plain`,
-`p2pmsg.store`; packages that build upon this one take `p2pmsg.toolkit`, as its own do. Each is
-imported when it is first used: a program pays for what it uses.
+`p2pmsg.store`, `p2pmsg.native`; packages that build upon this one take `p2pmsg.toolkit`, as its own
+do. Each is imported when it is first used: a program pays for what it uses.
 """
 
 from importlib import import_module

@@ -31,6 +31,13 @@ class Stats:
 
     __slots__ = ()
 
+    @property
+    def native(self) -> str:
+        """Which hot functions run here, "compiled" or "python"; see `p2pmsg.native`."""
+        from p2pmsg.native import NAME
+
+        return NAME
+
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as what `json.dumps` takes; a number that is not finite is None."""
         return {name: _plain(getattr(self, name)) for name in type(self).__annotations__}

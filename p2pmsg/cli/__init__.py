@@ -103,7 +103,10 @@ def _answer(name: str, rest: "list[str]") -> int:
     elif name == "--version":
         from importlib.metadata import version
 
-        print(f"p2pmsg {version('p2pmsg')}")
+        from p2pmsg.native import MISSING
+
+        kind = f"Python: {MISSING}" if MISSING else "compiled"
+        print(f"p2pmsg {version('p2pmsg')} ({kind})")
     elif of_group and rest[:1] in (["-h"], ["--help"]):
         print(overview(name), end="")
     else:

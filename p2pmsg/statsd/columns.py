@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from p2pmsg.native import scan_lines
+
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
@@ -77,11 +79,16 @@ class CodeKeys:
     Args:
         seed: of the factors; who can choose names may not know it.
 
+    Attributes:
+        factors: as numbers: where codes start, and what is multiplied by for the length, and by
+            each word twice.
+
     """
 
     def __init__(self, seed: int) -> None:
         draw = random.Random(seed).getrandbits
-        self._start, self._length, self._first, self._second = (_U(draw(64) | 1) for _ in range(4))
+        self.factors = [draw(64) | 1 for _ in range(4)]
+        self._start, self._length, self._first, self._second = map(_U, self.factors)
 
     def make(
         self, windows: Windows, rests: Words, colons: Places, ends: Places, lengths: list[Places]
@@ -179,14 +186,8 @@ class Columns:
     negative: Flags
 
 
-def split_columns(data: bytes, keys: CodeKeys) -> Columns | None:
-    """Split `PAD_BYTES` of padding, lines that each end in a line feed, and padding again.
-
-    Args:
-        data: the buffer.
-        keys: of the codes; random, so that nobody can choose names that collide.
-
-    """
+def split_by_numpy(data: bytes, keys: CodeKeys) -> Columns | None:
+    """Do as `split_columns`, in Python."""
     octets = np.frombuffer(data, np.uint8)
     found = octets == _NEWLINE
     found |= octets == _COLON
@@ -228,6 +229,34 @@ def split_columns(data: bytes, keys: CodeKeys) -> Columns | None:
     values, good = _numbers(around, bars - colons - 1, negative)
     regular &= good
     return Columns(starts, ends, colons, bars, regular, codes, values, negative)
+
+
+def split_compiled(data: bytes, keys: CodeKeys) -> Columns | None:
+    """Do as `split_columns`, compiled."""
+    assert scan_lines is not None
+    found = scan_lines(data, *keys.factors)
+    if found is None:
+        return None
+    count, made = found
+    starts, ends, colons, bars = np.frombuffer(made, np.int64, 4 * count).reshape(4, count)
+    at = 4 * _WORD * count
+    codes = np.frombuffer(made, np.uint64, count, at)
+    values = np.frombuffer(made, np.float64, count, at + _WORD * count)
+    regular, negative = np.frombuffer(made, np.bool_, 2 * count, at + 2 * _WORD * count).reshape(
+        2, count
+    )
+    return Columns(starts, ends, colons, bars, regular, codes, values, negative)
+
+
+def split_columns(data: bytes, keys: CodeKeys) -> Columns | None:
+    """Split `PAD_BYTES` of padding, lines that each end in a line feed, and padding again.
+
+    Args:
+        data: the buffer.
+        keys: of the codes; random, so that nobody can choose names that collide.
+
+    """
+    return split_by_numpy(data, keys) if scan_lines is None else split_compiled(data, keys)
 
 
 def _starts(ends: Places) -> Places:

@@ -21,7 +21,6 @@ undo it: `take_back` does, unless they have got to where the application reads t
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from struct import error as StructError
 from typing import Any, Final
 
 from p2pmsg.message import Message, MessageBatch
@@ -40,19 +39,9 @@ from p2pmsg.subscriber.conflation import (
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.subscriber.typed import InvalidValue, Misfit, invalid_value
-from p2pmsg.wire import (
-    NO_COLUMNS,
-    REST,
-    SEQUENCE_MAX,
-    SINGLE_BYTES,
-    Frame,
-    FrameError,
-    decode_body,
-    decode_one,
-)
+from p2pmsg.wire import Frame, FrameError, decode_one, read_frame
 from recovery import Delivery, Loss, Rewound
 
-_REST_BYTES: Final = REST.size
 _COUNT_MAX: Final = 2**32
 _NO_MESSAGES: Final[Iterator[Message]] = iter(())
 
@@ -272,58 +261,26 @@ class ReadyQueue:
     ) -> Message | MessageBatch | None:
         """Return the messages of a stream's next frame `data`, without `append` and `take`.
 
-        This is the fast path. A thread that waits for a message wakes with cold caches, and each
-        function on the way then costs ten times what it does in a loop.
-
-        At most `count_max` messages are wanted. None: the frame is not the next one, or has more
-        messages, or is malformed, or others are ready before it. Nothing is changed then.
+        This is the fast path. At most `count_max` messages are wanted; a single one comes as such.
+        None: the frame is not the next one, or has more messages, or is malformed, or others are
+        ready before it. Nothing is changed then.
         """
-        try:
-            prefix, sequence, count, length, timestamp_ns, lead = stream.single.unpack_from(data)
-        except StructError:
+        if self.entries:
             return None
-        if prefix != stream.prefix or not 0 < count <= count_max or self.entries:
-            return None
+        peer = stream.peer
         taken: Message | MessageBatch
-        if count == 1:
-            value: Any = data[stream.single.size : -3]
-            size = len(value)
-            key = header = None
-            if (
-                lead != SINGLE_BYTES + size
-                or length != size + 7
-                or size > 255
-                or data[-3:] != NO_COLUMNS
-                or stream.typed is not None
-            ):
-                body_at = len(prefix) + _REST_BYTES
-                if length != len(data) - body_at:
-                    return None
-                decode_lone = decode_one if stream.typed is None else stream.typed.decode_one
-                try:
-                    value, timestamp_ns, key, header = decode_lone(data, body_at, timestamp_ns)
-                except FrameError:
-                    return None
-            if sequence >= SEQUENCE_MAX or not stream.receiver.accept(sequence, 1):
-                return None
-            taken = Message(
-                stream.topic, value, timestamp_ns, sequence, stream.peer.origin, key, header
-            )
+        found: Any = read_frame(
+            data, stream.prefix, count_max, Message, stream.topic, peer.origin, stream.typed
+        )
+        if found is None:
+            return None
+        if type(found) is Message:
+            taken, sequence, count = found, found.sequence, 1
         else:
-            body_at = len(prefix) + _REST_BYTES
-            if length != len(data) - body_at:
-                return None
-            decode_all = decode_body if stream.typed is None else stream.typed.decode_body
-            try:
-                columns = decode_all(data, body_at, count, timestamp_ns)
-            except FrameError:
-                return None
-            if sequence + count > SEQUENCE_MAX or not stream.receiver.accept(sequence, count):
-                return None
-            peer = stream.peer
-            taken = MessageBatch(
-                stream.topic, peer.session, peer.name, sequence, timestamp_ns, *columns
-            )
+            sequence, count, base_ns, columns = found
+            taken = MessageBatch(stream.topic, peer.session, peer.name, sequence, base_ns, *columns)
+        if not stream.receiver.accept(sequence, count):
+            return None
         counts = stream.delivered_to, stream.delivered_count, stream.conflated
         self._undo = stream, None, None, None, self.values_invalid, *counts
         self.taken = stream, None, taken

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from random import Random
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from p2pmsg.control import Probe, Welcome
@@ -15,7 +14,7 @@ from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.handshake import Handshake
 from p2pmsg.subscriber.states import IS_OVER, TRANSITIONS, WAS_JOINED, Event, State
 from p2pmsg.subscriber.typed import ValueType
-from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, single_struct, stream_prefix
+from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, stream_prefix
 from recovery import (
     AnswerTime,
     Delivery,
@@ -366,7 +365,6 @@ class Stream:
     """How its frames begin."""
     plain_prefix: bytes = b""
     """How those begin that have values only."""
-    single: Struct = field(init=False)
     """Reads `prefix`, the header after it, and four bytes of the body."""
     typed: ValueType | None = None
     """Decodes its values; None: into what msgpack says that they are."""
@@ -388,7 +386,6 @@ class Stream:
         session = self.peer.session
         self.prefix = stream_prefix(self.topic, session)
         self.plain_prefix = stream_prefix(self.topic, session, FLAG_PLAIN)
-        self.single = single_struct(len(self.prefix))
         self.receiver = StreamReceiver(config, rng, self.peer.feedback, answer)
 
     def block(self, is_blocked: bool) -> None:

@@ -51,8 +51,9 @@ SATELLITES = ("app", "bridge", "cli", "http", "metrics", "statsd", "testing", "w
 PUBLIC = {
     "p2pmsg", "p2pmsg.aio", "p2pmsg.aio.metrics", "p2pmsg.aio.reader", "p2pmsg.codec",
     "p2pmsg.config", "p2pmsg.errors", "p2pmsg.frames", "p2pmsg.log", "p2pmsg.message",
-    "p2pmsg.moldudp64", "p2pmsg.plain", "p2pmsg.queue", "p2pmsg.reader", "p2pmsg.relay",
-    "p2pmsg.requests", "p2pmsg.security", "p2pmsg.stats", "p2pmsg.store", "p2pmsg.toolkit",
+    "p2pmsg.moldudp64", "p2pmsg.native", "p2pmsg.plain", "p2pmsg.queue", "p2pmsg.reader",
+    "p2pmsg.relay", "p2pmsg.requests", "p2pmsg.security", "p2pmsg.stats", "p2pmsg.store",
+    "p2pmsg.toolkit",
     *(f"p2pmsg.{each}" for each in SATELLITES),
     "p2pmsg.http.asgi", "p2pmsg.http.publishing",
 }  # fmt: skip
