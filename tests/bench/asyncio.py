@@ -7,13 +7,7 @@ from functools import partial
 
 from tests.bench import aio_roles as roles
 from tests.bench import asyncio_requests
-from tests.bench.harness import (
-    Children,
-    Contender,
-    Plan,
-    gather,
-    measure_ping_pong,
-)
+from tests.bench.harness import Children, Contender, Plan, gather, measure_ping_pong
 from tests.bench.peers import why_no_zenoh
 from tests.bench.report import Goal, Row, duty_goal, rate_goal
 

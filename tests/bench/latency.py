@@ -6,14 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from tests.bench.harness import (
-    Children,
-    Contender,
-    PingPongRole,
-    Plan,
-    gather,
-    play_ping_pong,
-)
+from tests.bench.harness import Children, Contender, PingPongRole, Plan, gather, play_ping_pong
 from tests.bench.loads import SMALL_BYTES, TrialError
 from tests.bench.ours import OURS
 from tests.bench.peers import RAW_ZMQ

@@ -8,13 +8,7 @@ from functools import partial
 
 from tests.bench.harness import Children, Contender, Plan, call_all, gather, measure_throughput, say
 from tests.bench.loads import TrialError
-from tests.bench.log_roles import (
-    LogRole,
-    PublisherOnLog,
-    Replayer,
-    big_log_bytes,
-    use_memory,
-)
+from tests.bench.log_roles import LogRole, PublisherOnLog, Replayer, big_log_bytes, use_memory
 from tests.bench.ours import OURS, OURS_MANY, REPLAY_BYTES
 from tests.bench.report import Row, duty_goal, rate_goal
 

@@ -13,19 +13,8 @@ import p2pmsg
 import transports
 from p2pmsg.security import KeyPair, KnownPeers
 from p2pmsg.security.access_watch import prefixes_allowed
-from tests.bench.groups import (
-    GroupReceiver,
-    GroupSender,
-    Namespaces,
-    Wire,
-    over,
-)
-from tests.bench.harness import (
-    Contender,
-    Plan,
-    measure_ping_pong,
-    measure_throughput,
-)
+from tests.bench.groups import GroupReceiver, GroupSender, Namespaces, Wire, over
+from tests.bench.harness import Contender, Plan, measure_ping_pong, measure_throughput
 from tests.bench.loads import LARGE_BYTES, TrialError
 from tests.bench.ours import OURS, REPLAY_BYTES, TOPIC, OursReceiver, OursSender
 from tests.bench.peers import ZmqReceiver, ZmqSender

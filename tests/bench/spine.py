@@ -11,12 +11,7 @@ from tests.bench.duty import (
     measure_memory,
     measure_repair,
 )
-from tests.bench.harness import (
-    Contender,
-    Plan,
-    measure_ping_pong,
-    say,
-)
+from tests.bench.harness import Contender, Plan, measure_ping_pong, say
 from tests.bench.loads import LARGE_BYTES, TrialError
 from tests.bench.ours import OURS, OURS_MANY, REPLAY_BYTES
 from tests.bench.peers import BATCH_ZMQ, MSGPACK_ZMQ, RAW_ZMQ, ZENOH, why_no_zenoh

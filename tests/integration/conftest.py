@@ -25,6 +25,11 @@ def opened():
 
 
 @pytest.fixture
+def bridge(opened):
+    return lambda *arguments, **options: opened.enter_context(p2pmsg.Bridge(*arguments, **options))
+
+
+@pytest.fixture
 def endpoint(tmp_path):
     return f"ipc://{tmp_path}/feed"
 

@@ -38,6 +38,15 @@ def take(subscriber, count, timeout=DEADLINE_S):
     return messages
 
 
+def values_of(subscriber, count):
+    return [subscriber.receive(DEADLINE_S).value for _ in range(count)]
+
+
+def place_of(end):
+    """The endpoint in the text of a plain end."""
+    return end.partition("+")[2].partition("+")[2].partition("?")[0]
+
+
 def take_to(subscriber, sequence, messages=(), topic=TOPIC, timeout=DEADLINE_S):
     """Receive up to and with the message of that sequence, after `messages`; return them all."""
     messages = list(messages)

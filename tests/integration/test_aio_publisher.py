@@ -10,12 +10,7 @@ from functools import partial
 import pytest
 
 from p2pmsg import LogConfig
-from p2pmsg.errors import (
-    ClosedError,
-    ConfigError,
-    LogInUseError,
-    SendQueueFullError,
-)
+from p2pmsg.errors import ClosedError, ConfigError, LogInUseError, SendQueueFullError
 from p2pmsg.peers.loop.publisher import Publisher
 from p2pmsg.peers.loop.relay import Relay
 from recovery import platform

@@ -10,11 +10,7 @@ from p2pmsg.aio import Answer, Requester, Responder
 from p2pmsg.errors import ClosedError, RemoteError
 from tests.integration.aio import LOOPS, Strike, run
 from tests.integration.aio_peers import eventually
-from tests.integration.test_requests import (
-    LOOPBACK,
-    fail,
-    fail_oddly,
-)
+from tests.integration.test_requests import LOOPBACK, fail, fail_oddly
 
 
 async def square(number):

@@ -12,7 +12,7 @@ import zmq
 import p2pmsg
 from p2pmsg.bridge import BridgeConfig
 from p2pmsg.errors import ConfigError
-from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
+from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually, place_of, values_of
 
 WAIT_MS = int(DEADLINE_S * 1000)
 
@@ -42,20 +42,6 @@ def stranger():
 
     yield make
     context.destroy(linger=0)
-
-
-@pytest.fixture
-def bridge(opened):
-    return lambda *arguments, **options: opened.enter_context(p2pmsg.Bridge(*arguments, **options))
-
-
-def place_of(end):
-    """The endpoint in the text of a plain end."""
-    return end.partition("+")[2].partition("+")[2].partition("?")[0]
-
-
-def values_of(subscriber, count):
-    return [subscriber.receive(DEADLINE_S).value for _ in range(count)]
 
 
 @pytest.mark.parametrize("binds", [False, True])

@@ -11,7 +11,7 @@ import p2pmsg
 from p2pmsg.bridge import BridgeConfig
 from p2pmsg.errors import BindError, ConfigError, RemoteError
 from tests.endpoints import free_port
-from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
+from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually, values_of
 
 pynng = pytest.importorskip("pynng", reason="the extra `nng` is not installed")
 
@@ -27,15 +27,6 @@ def stranger(opened):
         return made
 
     return make
-
-
-@pytest.fixture
-def bridge(opened):
-    return lambda *arguments, **options: opened.enter_context(p2pmsg.Bridge(*arguments, **options))
-
-
-def values_of(subscriber, count):
-    return [subscriber.receive(DEADLINE_S).value for _ in range(count)]
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "ipc"])
@@ -118,7 +109,8 @@ def test_a_request_that_fails_is_counted_and_the_next_one_is_answered(stranger, 
     assert req.recv() == b"yes"
 
 
-def test_a_requester_of_ours_asks_a_rep(stranger, bridge, opened):
+def test_a_requester_of_ours_asks_a_rep(stranger, bridge, opened, monkeypatch):
+    monkeypatch.setattr("p2pmsg.bridge.opening.ANSWER_S", DEADLINE_S)  # on a slow machine
     made = bridge(LOOPBACK, "sp+req://127.0.0.1:0?bind=1", topics=["a", "b"], codec="msgpack")
     rep = stranger(pynng.Rep0, made.target)
     requester = opened.enter_context(p2pmsg.Requester(made.source))

@@ -9,10 +9,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg import LogConfig, PublisherConfig
-from tests.integration.commands import (
-    run_here,
-    without_waiting,
-)
+from tests.integration.commands import run_here, without_waiting
 from tests.integration.logs import LogFiles
 from tests.integration.peers import LOOPBACK, eventually
 

@@ -11,15 +11,7 @@ import p2pmsg.queue.rules
 import recovery
 import transports
 from p2pmsg.driver import section, threads
-from p2pmsg.peers import (
-    publisher,
-    pull_sockets,
-    pulling,
-    pusher,
-    pushing,
-    sending,
-    serving,
-)
+from p2pmsg.peers import publisher, pull_sockets, pulling, pusher, pushing, sending, serving
 from p2pmsg.peers import puller as puller_peer
 from p2pmsg.peers.threads import puller
 from p2pmsg.publisher import batch, core

@@ -9,12 +9,7 @@ import zmq
 
 import p2pmsg
 import transports
-from tests.integration.peers import (
-    DEADLINE_S,
-    LOOPBACK,
-    eventually,
-    take,
-)
+from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually, take
 from tests.unit.transports.sockets import taken
 from transports import reply_memory
 

@@ -7,9 +7,8 @@ import time
 
 import pytest
 
-import p2pmsg
 from tests.endpoints import lasting_endpoint
-from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
+from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually, place_of
 from tests.integration.webhooks import SECRET
 
 STRANGERS = {
@@ -38,16 +37,6 @@ def strangers(place):
         yield
 
 
-def place_of(end):
-    """The endpoint in the text of a plain end."""
-    return end.partition("+")[2].partition("+")[2].partition("?")[0]
-
-
-@pytest.fixture
-def bridge(opened):
-    return lambda *arguments, **options: opened.enter_context(p2pmsg.Bridge(*arguments, **options))
-
-
 def test_at_a_bridge_that_binds_a_socket_of_nng(bridge, opened, make_puller):
     pynng = pytest.importorskip("pynng", reason="the extra `nng` is not installed")
     made = bridge("sp+pull://127.0.0.1:0?bind=1", LOOPBACK, topic="t")
@@ -62,11 +51,11 @@ def test_at_a_bridge_that_binds_a_socket_of_nng(bridge, opened, make_puller):
 def test_at_the_port_that_takes_webhooks(make_publisher):
     pytest.importorskip("uvicorn", reason="webhooks in over HTTP need uvicorn (extra webhooks)")
     from p2pmsg.webhooks import receive
-    from tests.integration.test_webhooks_in import serving, signed
-    from tests.integration.webhooks import post
+    from tests.integration.test_webhooks_in import signed
+    from tests.integration.webhooks import post, served
 
     publisher = make_publisher()
-    with serving(receive(publisher, secrets=SECRET, topic="t")) as port:
+    with served(receive(publisher, secrets=SECRET, topic="t")) as port:
         with strangers(f"tcp://127.0.0.1:{port}"):
             assert post(port, b"{}", signed(b"{}"))[0] == 204
     assert publisher.stats().published == 1

@@ -8,7 +8,7 @@ import zmq.utils.z85 as z85
 
 from p2pmsg import Bridge, Publisher, Puller, Pusher, Subscriber
 from p2pmsg.errors import AuthenticationError, ConfigError
-from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
+from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually, place_of
 
 BIND = "127.0.0.1:0?bind=1"
 PLACE = f"tcp://127.0.0.1:1?key={'A' * 43}"
@@ -41,11 +41,6 @@ def plain():
 
     yield make
     context.destroy(linger=0)
-
-
-def place_of(end):
-    """The endpoint in the text of a plain end."""
-    return end.partition("+")[2].partition("+")[2].partition("?")[0]
 
 
 def test_queues_and_requests_with_keys(peers, plain):

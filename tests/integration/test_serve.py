@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import socket
-import threading
 
 import pytest
 
@@ -13,9 +12,10 @@ pytest.importorskip("uvicorn", reason="serving over HTTP needs uvicorn (extra ht
 import p2pmsg
 from p2pmsg import LogConfig
 from p2pmsg.errors import ConfigError
-from p2pmsg.http import Gateway, GatewayConfig, bind, gateway, make_server
+from p2pmsg.http import Gateway, GatewayConfig, gateway
 from tests.endpoints import lasting_endpoint
 from tests.integration.peers import eventually
+from tests.integration.webhooks import post, served
 from tests.unit.p2pmsg.webhooks.test_parts import no_file_above
 
 TOKEN = "a-token-of-many-letters"
@@ -25,17 +25,8 @@ TOKEN = "a-token-of-many-letters"
 def serving(*arguments, port=0, write_timeout=10.0, **options):
     """Serve by uvicorn in a thread; yields (port, application)."""
     app = Gateway(*arguments, **options)
-    server = make_server(app, timeout=write_timeout)
-    with bind("127.0.0.1", port) as place:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
-        thread.start()
-        try:
-            eventually(lambda: server.started)
-            yield place.getsockname()[1], app
-        finally:
-            server.should_exit = True
-            thread.join(60)
-            assert not thread.is_alive()
+    with served(app, port, timeout=write_timeout) as port:
+        yield port, app
 
 
 class Events:
@@ -104,14 +95,7 @@ class Events:
 
 
 def ask(port, method, path, body=None, **headers):
-    """Return (status, headers, body) of one request."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    try:
-        connection.request(method, path, body, headers)
-        answer = connection.getresponse()
-        return answer.status, dict(answer.headers), answer.read()
-    finally:
-        connection.close()
+    return post(port, body, headers, path, method=method)
 
 
 def values(events):

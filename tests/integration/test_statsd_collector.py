@@ -11,13 +11,7 @@ import sys
 import pytest
 
 import p2pmsg
-from p2pmsg.statsd import (
-    AggregateConfig,
-    Event,
-    GraphiteOutput,
-    ServiceCheck,
-    sockets,
-)
+from p2pmsg.statsd import AggregateConfig, Event, GraphiteOutput, ServiceCheck, sockets
 from p2pmsg.statsd.sockets import BulkReader
 from tests.descriptors import no_descriptor_left
 from tests.integration.commands import command, run_here

@@ -5,12 +5,7 @@ import json
 import pytest
 
 from tests.bench.groups import RECEIVER_ADDRESS, SENDER_ADDRESS
-from tests.integration.test_udp_network import (  # noqa: F401
-    filter_datagrams,
-    inside,
-    pytestmark,
-    python,
-)
+from tests.integration.test_udp_network import filter_datagrams, inside, pytestmark, python  # noqa: F401
 
 PUBLISHER = """
     import sys, time, p2pmsg

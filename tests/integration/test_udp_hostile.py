@@ -9,12 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from p2pmsg import SubscriberConfig, wire
-from p2pmsg.control import (
-    Heartbeat,
-    Marked,
-    Nack,
-    Welcome,
-)
+from p2pmsg.control import Heartbeat, Marked, Nack, Welcome
 from p2pmsg.multicast import datagram
 from tests.endpoints import free_port
 from tests.integration.peers import check_ledger, eventually

@@ -12,14 +12,7 @@ from p2pmsg import LogConfig
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from tests.endpoints import free_port
 from tests.integration.inside import lose_on_line
-from tests.integration.peers import (
-    TOPIC,
-    check_exact,
-    check_ledger,
-    eventually,
-    take,
-    take_all,
-)
+from tests.integration.peers import TOPIC, check_exact, check_ledger, eventually, take, take_all
 from tests.integration.udp_faults import FaultyWay
 
 GROUP = "udp://239.255.8.{}:{}?interface=127.0.0.1"

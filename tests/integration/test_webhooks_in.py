@@ -10,7 +10,6 @@ import json
 import logging
 import re
 import socket
-import threading
 import time
 
 import pytest
@@ -20,29 +19,13 @@ pytest.importorskip("uvicorn", reason="webhooks in over HTTP need uvicorn (extra
 from p2pmsg import LogConfig, aio
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import LogFailedError, LogInUseError
-from p2pmsg.http import bind, make_server
 from p2pmsg.webhooks import receive
 from p2pmsg.webhooks.signatures import content_of, signature_header, signers
 from tests.integration.commands import command
 from tests.integration.peers import eventually, in_threads
-from tests.integration.webhooks import SECRET, post
+from tests.integration.webhooks import SECRET, post, served
 
 JSON = {"content-type": "application/json"}
-
-
-@contextlib.contextmanager
-def serving(app, **limits):
-    """Serve an application by uvicorn in a thread; yields the port."""
-    server = make_server(app, **limits)
-    with bind("127.0.0.1", 0) as place:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
-        thread.start()
-        try:
-            eventually(lambda: server.started)
-            yield place.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join(60)
 
 
 def signed(body, hook_id="msg_1", stamp=None, secret=SECRET):
@@ -68,7 +51,7 @@ def messages(publisher, make_subscriber, count):
 def test_a_signed_request_is_published_before_it_is_answered(publisher, make_subscriber):
     app = receive(publisher, secrets=SECRET, topic="hooks")
     body = b'{"a": 1, "type": "user.created"}'
-    with serving(app) as port:
+    with served(app) as port:
         assert post(port, body, signed(body))[0] == 204
         assert publisher.stats().published == 1
         (message,) = messages(publisher, make_subscriber, 1)
@@ -80,7 +63,7 @@ def test_each_id_is_taken_once_also_after_a_restart(publisher, tmp_path):
     body = b"{}"
     for turn in range(2):
         app = receive(publisher, secrets=SECRET, topic="hooks", seen=tmp_path / "seen")
-        with serving(app) as port:
+        with served(app) as port:
             for _ in range(3):
                 assert post(port, body, signed(body))[0] == 204
         assert (app.published, app.duplicates) == ((1, 2), (0, 3))[turn]
@@ -90,7 +73,7 @@ def test_each_id_is_taken_once_also_after_a_restart(publisher, tmp_path):
 def test_the_same_request_at_once_is_published_once(publisher):
     app = receive(publisher, secrets=SECRET, topic="hooks")
     body, statuses = b"{}", []
-    with serving(app) as port:
+    with served(app) as port:
         in_threads(*[lambda: statuses.append(post(port, body, signed(body))[0])] * 8)
     assert set(statuses) <= {204, 503}  # one that comes while another is taken is to come again
     assert app.published == 1
@@ -143,7 +126,7 @@ def wrong_requests():
 
 def test_what_is_not_right_is_refused(publisher):
     app = receive(publisher, secrets=SECRET, topic="hooks")
-    with serving(app) as port:
+    with served(app) as port:
         for body, headers, status, why in wrong_requests():
             app.rejected.clear()
             assert post(port, body, headers)[0] == status, (headers, why)
@@ -161,7 +144,7 @@ def test_github_signs_the_body(publisher, make_subscriber):
         "x-github-delivery": "72d3162e-cc78-11e3-81ab-4c9367dc0958",
         "x-github-event": "push",
     }
-    with serving(app) as port:
+    with served(app) as port:
         assert [post(port, body, headers)[0] for _ in range(2)] == [204, 204]
         assert post(port, body + b"x", headers)[0] == 401
         assert post(port, body, {})[0] == 401
@@ -179,7 +162,7 @@ def test_stripe_signs_time_and_body(publisher):
         return {**JSON, "stripe-signature": f"t={stamp},v1={'0' * 64},v1={mac},v0=x"}
 
     now = int(time.time())
-    with serving(app) as port:
+    with served(app) as port:
         assert post(port, body, headers(now))[0] == 204
         assert post(port, body, headers(now + 1))[0] == 204
         assert post(port, body, headers(now - 400))[0] == 401
@@ -202,7 +185,7 @@ def test_cloud_events_of_all_modes(publisher, make_subscriber):
                       "datacontenttype": "application/json", "partitionkey": "k"}  # fmt: skip
         return CloudEvent(attributes, data)
 
-    with serving(app) as port:
+    with served(app) as port:
         for number, make in enumerate([to_binary_event, to_structured_event]):
             made = make(event(number, {"n": number}))
             body = made.body if isinstance(made.body, bytes) else made.body.encode()
@@ -240,7 +223,7 @@ BATCH = {"authorization": "Bearer token", "content-type": "application/cloudeven
 def test_a_batch_is_published_whole_or_not_at_all(publisher, bad):
     app = receive(publisher, secrets="token", topic="{type}", scheme="token")
     good = [{"data": {"n": n}} for n in range(9)]
-    with serving(app) as port:
+    with served(app) as port:
         assert post(port, cloud_events(*good[:6], bad, *good[6:]), BATCH)[0] == 400
         assert app.published == publisher.stats().published == 0
         assert post(port, cloud_events(*good), BATCH)[0] == 204  # no id was noted
@@ -249,7 +232,7 @@ def test_a_batch_is_published_whole_or_not_at_all(publisher, bad):
 
 def test_the_handshake_names_who_may_post(publisher):
     app = receive(publisher, secrets=SECRET, topic="t", origins=["a.example.com"], rate=100)
-    with serving(app) as port:
+    with served(app) as port:
         ask = {"WebHook-Request-Origin": "a.example.com"}
         status, headers, _ = post(port, None, ask, method="OPTIONS")
         assert (status, headers["webhook-allowed-origin"]) == (204, "a.example.com")
@@ -260,7 +243,7 @@ def test_the_handshake_names_who_may_post(publisher):
 
 def test_bodies_have_a_bound(publisher):
     app = receive(publisher, secrets=SECRET, topic="t", body_bytes_max=1000)
-    with serving(app) as port:
+    with served(app) as port:
         assert post(port, bytes(1001), {})[0] == 413
         body = b'"' + b"a" * 998 + b'"'
         assert post(port, body, signed(body))[0] == 204
@@ -285,7 +268,7 @@ def test_what_the_publisher_cannot_take_is_too_large(make_publisher):
     publisher = make_publisher(config=PublisherConfig(message_bytes_max=100_000))
     app = receive(publisher, secrets="token", topic="t", scheme="token")
     body = cloud_events({"data": 1}, {"data": [0.1] * 12_000})
-    with serving(app) as port:
+    with served(app) as port:
         assert post(port, bytes(100_001), BATCH)[0] == 413
         assert len(body) < 100_000
         status, _, said = post(port, body, BATCH)
@@ -297,7 +280,7 @@ def test_what_the_publisher_cannot_take_is_too_large(make_publisher):
 
 def test_slow_clients_are_closed(publisher):
     app = receive(publisher, secrets=SECRET, topic="t")
-    with serving(app, timeout=0.7) as port, contextlib.ExitStack() as opened:
+    with served(app, timeout=0.7) as port, contextlib.ExitStack() as opened:
 
         def send(data):
             made = opened.enter_context(socket.create_connection(("127.0.0.1", port), 60))
@@ -323,7 +306,7 @@ def test_slow_clients_are_closed(publisher):
 
 def test_requests_have_a_rate(publisher):
     app = receive(publisher, secrets=SECRET, topic="t", client_rate=1)
-    with serving(app) as port:
+    with served(app) as port:
         for number in range(50):
             status, headers, _ = post(port, b"{}", signed(b"{}", f"m{number}"))
             if status == 429:
@@ -334,7 +317,7 @@ def test_requests_have_a_rate(publisher):
 
 def test_health_and_metrics(publisher):
     app = receive(publisher, secrets=SECRET, topic="t")
-    with serving(app) as port:
+    with served(app) as port:
         assert post(port, None, {}, "/health", method="GET")[::2] == (200, b"ok\n")
         post(port, b"{}", signed(b"{}"))
         post(port, b"{}", {})
@@ -363,7 +346,7 @@ def test_a_publisher_of_asyncio(make_subscriber):
             await made["publisher"].close()
         await made["app"](scope, receive_event, send)
 
-    with serving(app) as port:
+    with served(app) as port:
         assert post(port, b"{}", signed(b"{}"))[0] == 204
         found = messages(made["publisher"], make_subscriber, 1)
         post(port, b"{}", {}, "/close")
@@ -404,7 +387,7 @@ def test_of_a_batch_that_fails_midway_each_event_is_published_once():
 
 def test_a_function_that_fails_is_logged_and_counted(publisher, caplog):
     app = receive(publisher, secrets=SECRET, topic=lambda hook: hook.value["topic"])
-    with serving(app) as port:
+    with served(app) as port:
         status, headers, body = post(port, BODY, signed(BODY))
         assert (status, headers["retry-after"], body) == (503, "5", b"it cannot be taken now\n")
         metrics = post(port, None, {}, "/metrics", method="GET")[2].decode().splitlines()
@@ -429,7 +412,7 @@ def test_a_publisher_that_fails_is_named_once(make_publisher, caplog):
     publisher = make_publisher()
     app = receive(publisher, secrets=SECRET, topic="t")
     publisher.close()
-    with serving(app) as port:
+    with served(app) as port:
         assert [status_of(port, f"m{number}") for number in range(5)] == [503] * 5
     assert caplog.text.count("publishing webhooks: ") == 1
     assert app.rejected == {"publisher": 5}
@@ -439,7 +422,7 @@ def test_what_the_server_refuses_is_counted_and_not_said(make_publisher, caplog)
     logger = logging.getLogger("uvicorn.error")
     app = receive(make_publisher(), secrets=SECRET, topic="t")
     try:
-        with serving(app, connections_max=2) as port:
+        with served(app, connections_max=2) as port:
             logger.addHandler(caplog.handler)  # it does not hand on to the root
             with socket.create_connection(("127.0.0.1", port), 60) as made:
                 made.sendall(b"no HTTP\r\n\r\n")

@@ -6,11 +6,7 @@ import pytest
 
 from tests.integration.peers import LOOPBACK
 from tests.unit.transports.sockets import join, socket_opener, taken
-from transports import (
-    AddressError,
-    ZmqSender,
-    make_zmq_frame,
-)
+from transports import AddressError, ZmqSender, make_zmq_frame
 from transports.zmq_frame import SHARED_BYTES
 
 

@@ -1,9 +1,12 @@
 """What tests of webhooks share: a receiver whose answers are programmed."""
 
+import contextlib
 import http.client
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.integration.peers import eventually
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 LOOPBACK = ("127.0.0.0/8",)
@@ -91,6 +94,24 @@ class Receiver:
 
     def __exit__(self, *_):
         self.close()
+
+
+@contextlib.contextmanager
+def served(app, port=0, **limits):
+    """Serve an application by uvicorn in a thread; yields the port."""
+    from p2pmsg.http import bind, make_server
+
+    server = make_server(app, **limits)
+    with bind("127.0.0.1", port) as place:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
+        thread.start()
+        try:
+            eventually(lambda: server.started)
+            yield place.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 def post(port, body, headers, path="/", timeout=60, method="POST"):

@@ -3,13 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from p2pmsg.wire import (
-    Frame,
-    FrameError,
-    decode_columns,
-    decode_one,
-    encoder,
-)
+from p2pmsg.wire import Frame, FrameError, decode_columns, decode_one, encoder
 from tests.unit.p2pmsg.frames import header
 
 plain = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False)

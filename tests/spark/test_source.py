@@ -8,14 +8,7 @@ import p2pmsg
 import spark_bridge
 from tests.endpoints import lasting_endpoint
 from tests.integration.peers import eventually
-from tests.spark.streams import (
-    Collector,
-    collect_now,
-    publish_again_at,
-    read_stream,
-    sealed,
-    start,
-)
+from tests.spark.streams import Collector, collect_now, publish_again_at, read_stream, sealed, start
 
 ALL = None  # no limit
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

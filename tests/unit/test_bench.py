@@ -6,11 +6,7 @@ import types
 import pytest
 
 from tests.bench import aio_roles, ours, peers
-from tests.bench.harness import (
-    Contender,
-    Receiver,
-    Sender,
-)
+from tests.bench.harness import Contender, Receiver, Sender
 
 CONTENDERS = {
     one.name: one

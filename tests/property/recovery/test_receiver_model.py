@@ -6,15 +6,7 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery import (
-    Delivery,
-    Loss,
-    LossReason,
-    ReceiverConfig,
-    StreamReceiver,
-    nack,
-    receiver,
-)
+from recovery import Delivery, Loss, LossReason, ReceiverConfig, StreamReceiver, nack, receiver
 
 MS = 1_000_000
 FRAME = 100

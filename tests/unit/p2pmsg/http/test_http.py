@@ -11,12 +11,7 @@ from p2pmsg.errors import LossReport
 from p2pmsg.http.asgi import RejectedError, json_of, value_of
 from p2pmsg.http.encoding import encode_batch
 from p2pmsg.http.fanout import STREAMS_MAX, Fanout, Member
-from p2pmsg.http.resume import (
-    ID_BYTES_MAX,
-    READ_MAX,
-    Resume,
-    read_positions,
-)
+from p2pmsg.http.resume import ID_BYTES_MAX, READ_MAX, Resume, read_positions
 from p2pmsg.http.upstream import range_of
 from p2pmsg.message import MessageBatch
 from recovery import Loss, LossReason

@@ -6,12 +6,7 @@ from random import Random
 import pytest
 
 from p2pmsg.multicast import group_keys, keys
-from p2pmsg.multicast.group_keys import (
-    AGAIN_NS,
-    CONFIRM_NS,
-    ROTATE_NS,
-    GroupKeys,
-)
+from p2pmsg.multicast.group_keys import AGAIN_NS, CONFIRM_NS, ROTATE_NS, GroupKeys
 from p2pmsg.multicast.keys import Keyring, Keys, KeysHeld, read_keys
 from p2pmsg.multicast.seal import AES, SealingKey, make_secret
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame

@@ -18,14 +18,7 @@ from p2pmsg.statsd.grammar import (
     Dialect,
     parse_line,
 )
-from p2pmsg.statsd.metric import (
-    BadLine,
-    Event,
-    Kind,
-    Metric,
-    make_key,
-    split_key,
-)
+from p2pmsg.statsd.metric import BadLine, Event, Kind, Metric, make_key, split_key
 from p2pmsg.statsd.outputs.graphite import GraphiteNames
 from p2pmsg.statsd.outputs.prometheus import clean_label
 from p2pmsg.statsd.snapshot import AggregateConfig, Row

@@ -6,12 +6,7 @@ from hypothesis import strategies as st
 
 import p2pmsg
 from p2pmsg import codec
-from p2pmsg.metrics.deltas import (
-    Deltas,
-    check_name,
-    check_number,
-    check_tags,
-)
+from p2pmsg.metrics.deltas import Deltas, check_name, check_number, check_tags
 from p2pmsg.statsd import aggregate, parse_line
 from p2pmsg.statsd import totals as totals_module
 from p2pmsg.statsd.aggregate import Aggregator

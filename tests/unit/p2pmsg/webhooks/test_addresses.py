@@ -2,11 +2,7 @@
 
 import pytest
 
-from p2pmsg.webhooks.addresses import (
-    address_of,
-    check_address,
-    parse_networks,
-)
+from p2pmsg.webhooks.addresses import address_of, check_address, parse_networks
 
 FORBIDDEN = (
     "0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "127.0.0.1", "127.255.0.1",
