@@ -15,7 +15,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # rest of the machine is for the processes that the tests start.
 CORES_HERE := $(shell nproc 2>/dev/null || echo 2)
 WORKERS := $(shell echo $$(( ($(CORES_HERE) < 2 ? 2 : $(CORES_HERE) > 3 ? 3 : $(CORES_HERE)) + 2 )))
-PYTEST = $(BIN)/pytest -n $(WORKERS) $(if $(ONLY),--only $(ONLY))
+PYTEST = $(BIN)/pytest -n $(WORKERS) $(if $(ONLY),--only=$(ONLY))
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -118,7 +118,7 @@ types: setup
 	$(BIN)/lint-imports
 
 bench: setup $(BENCH_STAMP) ## measure against the peers; ONLY=area, JSON=file
-	@$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON)) \
+	@$(BIN)/python -m tests.bench $(if $(ONLY),--only=$(ONLY)) $(if $(JSON),--json $(JSON)) \
 		$(if $(RUNS),--runs $(RUNS)) $(if $(QUICK),--quick) $(if $(CORES),--cores $(CORES))
 
 $(DOCS_STAMP): pyproject.toml $(DEV_STAMP)
