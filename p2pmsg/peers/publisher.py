@@ -428,8 +428,10 @@ class PublisherBase(ServingBase):
             entered.leave(error)
             raise publish_error(error, topic, value) from None
         if sequence < 0:
+            del entered  # by which one is known that is inside
             return self._publish(topic, value, key, timestamp_ns, headers)
         if not has_left:
+            del entered
             self._see_off()
         return sequence
 

@@ -89,6 +89,18 @@ def test_what_a_publisher_returned_arrives_once(connect, tmp_path, rounds, kind)
     check_ledger(receiver)
 
 
+def test_an_interrupted_wait_for_the_disk_leaves_no_call_that_waits(tmp_path):
+    log = p2pmsg.LogConfig(tmp_path, fsync="always")
+    with p2pmsg.Publisher(LOOPBACK, log=log) as sender:
+        for number in range(1, 200):
+            with AtLine(files_of(threads), number, error=KeyboardInterrupt) as at:
+                sender.publish(TOPIC, number)
+            if not at.struck:
+                break
+            sender.publish(TOPIC, number)  # which looks at who waits
+    assert number > 30
+
+
 @contextlib.contextmanager
 def a_worker(endpoint, **options):
     """Have a thread do jobs; yield the list of the values that it did."""
