@@ -254,6 +254,10 @@ def cut_relay(seed, *, gone, chain=False, again=False, other=False):
     last = simulation.add_relay([relay], log=rng.random() < 0.5) if chain else relay
     simulation.add_subscriber([relay], start="earliest")
     simulation.run(rng.uniform(0.2, 0.5))
+    for _ in range(600):  # the relay's first frames may be lost
+        if relay.relay.sessions:
+            break
+        simulation.run(0.1)
     if gone:
         publisher.leave_for_good()
     simulation.run(rng.uniform(0.3, 0.4))  # until the relay has written how far it is
