@@ -96,7 +96,8 @@ def test_ctrl_c_ends_an_example(name, seconds, tmp_path):
         pytest.importorskip(NEEDED[name], reason="the extra webhooks is not installed")
     status, said = interrupt_example(name, seconds, tmp_path)
     assert not [line for line in said if "Traceback" in line or "Exception" in line], said
-    assert (status, said[-1:]) == (130, ["interrupted"]) or (status == 0 and seconds)
+    ended = status in (0, -signal.SIGINT)  # Python takes the handlers away before it exits
+    assert (status, said[-1:]) == (130, ["interrupted"]) or (ended and seconds), said
 
 
 @pytest.mark.spark
@@ -107,4 +108,5 @@ def test_ctrl_c_ends_an_example_with_spark_and_its_jvm(name, tmp_path):
         pytest.importorskip("statsd", reason="the example's client is not here")
     for seconds in (0.1, 1.0, 2.5, 5.0, 10.0, 20.0):
         # Python's part of Spark may say something.
-        assert interrupt_example(name, seconds, tmp_path / str(seconds))[0] in (0, 130)
+        status, said = interrupt_example(name, seconds, tmp_path / str(seconds))
+        assert status in (0, 130), said
