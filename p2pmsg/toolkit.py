@@ -10,6 +10,7 @@
 - Peers of one's own: `Peer` has sockets, an engine and verbs (`Verb`), and `ThreadFace` and
   `LoopFace` have a driver for it, as in docs/design/driver.md. A `Session` is what a subscriber
   knows of one publisher.
+- Datagrams of a group or an address: `UdpReceiver`, which a poller waits for.
 - Text: values as JSON (`to_json`), times (`time_text`).
 
 It is imported eagerly and needs no extra.
@@ -56,7 +57,7 @@ from transports.endpoint import Endpoint
 from transports.hiding import hiding
 from transports.own_log import own_log
 from transports.trouble import Rarely, Trouble
-from transports.udp import raise_receive_buffer
+from transports.udp import UdpReceiver, raise_receive_buffer
 
 __all__ = [
     "INHERITED",
@@ -72,6 +73,7 @@ __all__ = [
     "StopSignals",
     "ThreadFace",
     "Trouble",
+    "UdpReceiver",
     "Verb",
     "at_least",
     "check",

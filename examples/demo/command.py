@@ -2,9 +2,8 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
-
-from p2pmsg.cli.command import note
 
 from .bars import write_csv
 from .plan import Source
@@ -39,7 +38,7 @@ def main(arguments: argparse.Namespace) -> int:
         if picture is not None and Path(picture).exists():
             print(f"a picture of Spark's bars is {picture}")
     if state.spark.startswith("left out:"):
-        note("demo", f"Spark was {state.spark}")
+        print(f"p2pmsg demo: Spark was {state.spark}", file=sys.stderr)
     for error in state.errors:
-        note("demo", error)
+        print(f"p2pmsg demo: {error}", file=sys.stderr)
     return 1 if state.errors else 0

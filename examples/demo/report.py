@@ -1,11 +1,9 @@
 """What the demo shows: progress while it runs, the ledger and the bars at the end."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
-
-from p2pmsg.cli.text import plural, render_columns
 
 from .bars import WINDOW_NS, Bar
 from .plan import Plan
@@ -119,10 +117,10 @@ def render_report(state: State, output: str | None = None) -> str:
     equal = "equal to" if state.bars_equal else "NOT EQUAL to"
     killed = ""
     if state.restarts:
-        killed = f", the publisher killed and restarted {plural(state.restarts, 'time')}"
+        killed = f", kills and restarts of the publisher: {state.restarts}"
     lines = [
         f"ledger after {state.seconds:.1f} s and {state.faults}{killed}:",
-        render_columns(titles, rows, 1),
+        _table(titles, rows, 1),
         spark,
         "",
         f"one-second bars, {len(state.bars):,} (UTC):",
@@ -130,6 +128,16 @@ def render_report(state: State, output: str | None = None) -> str:
         f"the bars are {equal} those computed straight from the input",
     ]
     return "\n".join(lines)
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[Any]], names: int) -> str:
+    """Lay a table out: the first `names` columns to the left, the others, numbers, to the right."""
+    cells = [titles, *([f"{c:,}" if isinstance(c, int) else c for c in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(f"{c:{'<' if at < names else '>'}{widths[at]}}" for at, c in enumerate(row))
+        for row in cells
+    )
 
 
 def render_bars(bars: Sequence[Bar], output: str | None = None) -> str:
@@ -143,7 +151,7 @@ def render_bars(bars: Sequence[Bar], output: str | None = None) -> str:
     ]  # fmt: skip
     where = f"all are in {output}" if output else "--output FILE writes all"
     more = f"… {max(0, len(bars) - _BARS_SHOWN):,} more: {where}"
-    return f"{render_columns(titles, rows, 2)}\n{more}"
+    return f"{_table(titles, rows, 2)}\n{more}"
 
 
 def summarize(state: State) -> dict[str, Any]:

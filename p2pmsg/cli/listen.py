@@ -7,13 +7,12 @@ import select
 import time
 from typing import Any
 
-import transports
 from p2pmsg.cli.arguments import number, seconds
 from p2pmsg.cli.command import UsageError, command, flag, note, one_line, option
 from p2pmsg.cli.text import render_columns
 from p2pmsg.errors import translated
 from p2pmsg.multicast.listener import Listener, StreamView
-from transports.udp import UdpReceiver
+from p2pmsg.toolkit import UdpReceiver, parse_endpoint
 
 _TRAINS_PER_LOOK = 64
 _TITLES = ("publisher", "session", "topic", "msg/s", "MB/s", "next", "missing", "repairs", "from")
@@ -43,7 +42,7 @@ def listen(arguments: argparse.Namespace) -> int:
       p2pmsg listen udp://239.1.1.1:5000 --seconds 10 --json
     """
     with translated():
-        endpoint = transports.parse_endpoint(arguments.endpoint)
+        endpoint = parse_endpoint(arguments.endpoint)
         if endpoint.scheme not in ("udp", "mold"):
             raise UsageError(f"take udp:// or mold:// here: {arguments.endpoint!r}")
         listener = Listener(mold=endpoint.scheme == "mold")

@@ -117,9 +117,9 @@ def render(result: dict[str, Any]) -> str:
     if result["window_s"] is None:
         lines.append(f"{total}; too short to measure a rate")
     else:
-        disk, window = text.bytes_text(result["disk_bytes"]), text.span_text(result["window_s"])
+        disk, window = text.bytes_text(result["disk_bytes"]), result["window_s"] / 3600
         lines.append(f"{total}, written at {text.bytes_text(result['bytes_s'])} a second")
-        lines.append(f"{disk} (free, and the log itself) hold {window} at this rate")
+        lines.append(f"{disk} (free, and the log itself) hold {window:,.1f} h at this rate")
     return "\n".join(lines)
 
 

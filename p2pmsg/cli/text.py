@@ -1,7 +1,6 @@
 """How values, messages, amounts, times and tables are printed."""
 
 import base64
-import math
 import string
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,8 +12,6 @@ from p2pmsg.stats import SubscriberStats
 from p2pmsg.toolkit import time_text, to_json
 
 _AMOUNTS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_SPANS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
-_YEAR_S = 365.25 * 86_400
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(9), *range(10, 32), *range(127, 160))}
 
 
@@ -169,25 +166,6 @@ def rate_text(per_second: float | None) -> str:
     if per_second is None:
         return "-"
     return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.3g}"
-
-
-def span_text(seconds: float) -> str:
-    """Return a time span for people, by its two largest units: `1 d 22 h`."""
-    if not math.isfinite(seconds):
-        return "for ever"
-    if seconds >= 10 * _YEAR_S:
-        return f"{seconds / _YEAR_S:,.0f} years"
-    if seconds < 10:
-        return f"{seconds:.3g} s"
-    left = round(seconds)
-    parts: list[str] = []
-    for unit, length in _SPANS:
-        number, left = divmod(left, length)
-        if parts or number:
-            parts.append(f"{number} {unit}")
-        if len(parts) == 2:
-            break
-    return " ".join(part for index, part in enumerate(parts) if not index or part[0] != "0")
 
 
 def session_text(session: int) -> str:

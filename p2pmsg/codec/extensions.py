@@ -17,8 +17,6 @@ TIME: Final = 114
 DATETIME: Final = 115
 TIMEDELTA: Final = 116
 UUID_: Final = 117
-CODES: Final = range(112, 128)
-"""The codes that p2pmsg keeps for itself."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 

@@ -105,10 +105,6 @@ class KnownPeers:
         """Return the name of each user id, the text of a key; another object after a change."""
         return self._fresh().names
 
-    def of_name(self, name: str) -> KnownPeer | None:
-        """Return the peer that is called `name`, or None."""
-        return self._fresh().by_name.get(name)
-
     def of_key(self, public: bytes) -> KnownPeer | None:
         """Return the peer whose public key is `public`, or None."""
         return self._fresh().by_key.get(public)

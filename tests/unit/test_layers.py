@@ -61,8 +61,6 @@ PUBLIC = {
 PRIVATE_IMPORTS: dict[str, set[str]] = {
     "p2pmsg.cli": {
         "p2pmsg.multicast.listener",
-        "transports",
-        "transports.udp",
     },
     "p2pmsg.metrics": {
         "p2pmsg.peers.opening",
@@ -86,10 +84,6 @@ PRIVATE_IMPORTS: dict[str, set[str]] = {
         "transports",
         "transports.base",
         "transports.memory",
-    },
-    "examples": {
-        "p2pmsg.cli.command",
-        "p2pmsg.cli.text",
     },
 }
 

@@ -18,7 +18,7 @@ from p2pmsg.cli.log_replay import Pace
 from p2pmsg.cli.program import run_program, stop
 from p2pmsg.cli.pubsub import reader
 from p2pmsg.cli.table import load, split
-from p2pmsg.cli.text import bytes_text, span_text, value_text
+from p2pmsg.cli.text import bytes_text, value_text
 from p2pmsg.security import read_key_file
 from p2pmsg.start import Start
 from transports.curve import fingerprint, key_text
@@ -360,17 +360,6 @@ BYTES = {
 @pytest.mark.parametrize(("count", "text"), BYTES.items(), ids=map(str, BYTES))
 def test_bytes_for_people(count, text):
     assert bytes_text(count) == text
-
-
-SPANS = {
-    0: "0 s", 0.25: "0.25 s", 59.6: "1 min", 61: "1 min 1 s", 3600: "1 h", 90_000: "1 d 1 h",
-    86_400 * 400: "400 d", 86_401: "1 d", math.inf: "for ever", 86_400 * 36_525: "100 years",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("seconds", "text"), SPANS.items(), ids=map(str, SPANS))
-def test_spans_for_people(seconds, text):
-    assert span_text(seconds) == text
 
 
 LINES = {
