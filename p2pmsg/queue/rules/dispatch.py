@@ -133,7 +133,8 @@ class JobQueue:
         if worker is None:
             if len(self.workers) >= self.limits.workers_max:
                 return None
-            worker = self.workers[worker_id] = Worker(worker_id, name, self.limits, self.hold_ns)
+            worker = Worker(worker_id, name, self.limits, self.hold_ns, now_ns=now_ns)
+            self.workers[worker_id] = worker
         worker.prefetch = max(1, min(prefetch, PREFETCH_MAX))
         worker.prefetch_ceiling = max(worker.prefetch, min(ceiling, PREFETCH_MAX))
         worker.frame_bytes_max = max(frame_bytes_max, FRAME_BYTES_MIN)

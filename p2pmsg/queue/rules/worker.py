@@ -205,9 +205,9 @@ class Hold:
 
     """
 
-    def __init__(self, time_ns: int) -> None:
+    def __init__(self, time_ns: int, *, now_ns: int) -> None:
         self._time_ns = time_ns
-        self.begin(now_ns=0)
+        self.begin(now_ns=now_ns)
 
     def begin(self, *, now_ns: int) -> None:
         """Begin its time again."""
@@ -254,7 +254,9 @@ class Worker:
 
     """
 
-    def __init__(self, worker_id: int, name: str, limits: QueueLimits, hold_ns: int) -> None:
+    def __init__(
+        self, worker_id: int, name: str, limits: QueueLimits, hold_ns: int, *, now_ns: int
+    ) -> None:
         self.id = worker_id
         self.name = name
         self.prefetch = self.prefetch_ceiling = self.frame_bytes_max = 0
@@ -264,7 +266,7 @@ class Worker:
         self.blocked = False
         self.breaker = Breaker(limits.worker_failures_max, limits.pause, limits.pause_max)
         self.trust = Trust(limits.unproven_max)
-        self.hold = Hold(hold_ns)
+        self.hold = Hold(hold_ns, now_ns=now_ns)
         self.warned: set[str] = set()
         self._pace = Pace(to_ns(limits.ahead))
 

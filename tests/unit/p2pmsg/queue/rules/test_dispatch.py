@@ -212,6 +212,16 @@ def test_a_job_with_a_key_is_claimed_by_its_last_worker_only():
     assert not machine.adopt(former, 100, 1, now_ns=1)
 
 
+def test_a_worker_keeps_what_it_had_before_a_restart_for_its_whole_time():
+    machine = restored((job(0, key="k"), 1), hold_timeout=1.0)
+    machine.next_delivery = 100
+    worker = machine.join(1, "w", 16, now_ns=HOUR)
+    assert machine.adopt(worker, 20, 0, now_ns=HOUR)
+
+    assert machine.handle_timer(now_ns=HOUR + 999 * MS) == []
+    assert machine.handle_timer(now_ns=HOUR + 1000 * MS) == [(worker, False)]
+
+
 def test_dead_letters_beyond_the_bound_are_dropped_at_a_restart_too():
     machine = job_queue(dead_letters_max=2, records=True)
     for number in range(3):
