@@ -263,19 +263,6 @@ def _has_record(file: LogFile, file_bytes: int) -> bool:
     return any(True for _ in walk)
 
 
-def look_at(store: LogStore, segment: SegmentIndex) -> tuple[int, str | None]:
-    """Return the size of a segment's file, and what is wrong with its header, which is taken in.
-
-    Raises `OSError`.
-    """
-    with closing(store.open(segment.name)) as file:
-        header = file.read(SEGMENT_HEADER.size, 0)
-        wrong = check_segment_header(header, segment.first_record)
-        if wrong is None:
-            segment.session, segment.floor = unpack_segment_header(header)
-        return file.size(), wrong
-
-
 def read_index(
     store: LogStore, first_record: int, *, with_entries: bool = False
 ) -> SegmentIndex | None:
@@ -292,19 +279,62 @@ def read_index(
     return decode_index(data, first_record, with_entries=with_entries)
 
 
-def find_closed(
-    store: LogStore, first_record: int, *, is_last: bool = False
-) -> tuple[SegmentIndex | None, SegmentIndex | None]:
-    """Return a closed segment from its index file; else None, and what that says if it is there.
+@dataclass(slots=True)
+class Loaded:
+    """What is in a segment, and how that is known.
 
-    Of the last one, too, the entries are read and the header is checked. Raises as `read_index`.
+    Attributes:
+        segment: what is in it.
+        scan: what reading it has shown; None: its index says it all.
+        former: what an index says that does not fit the segment.
+        wrong: what is wrong with its index.
+
     """
-    index = read_index(store, first_record, with_entries=is_last)
+
+    segment: SegmentIndex
+    scan: Scan | None = None
+    former: SegmentIndex | None = None
+    wrong: Finding | None = None
+
+
+def load(
+    store: LogStore,
+    first_record: int,
+    *,
+    by_index: bool = True,
+    with_entries: bool = False,
+    is_last: bool = False,
+) -> Loaded:
+    """Return what is in a segment: by its index where that fits it, or else by reading it whole.
+
+    Args:
+        store: the log's files.
+        first_record: which segment.
+        by_index: whether its index may be used.
+        with_entries: whether its entries are wanted.
+        is_last: whether it is the last one of a log that is opened: its header must be good.
+
+    Raises:
+        OSError: from the store.
+
+    """
+    index, found = None, Loaded(SegmentIndex(first_record))
+    try:
+        if by_index:
+            index = read_index(store, first_record, with_entries=with_entries)
+    except ValueError as error:
+        found.wrong = Finding(store.path(index_name(first_record)), 0, str(error))
     if index is not None:
-        size, wrong = look_at(store, index)
+        with closing(store.open(index.name)) as file:
+            header, size = file.read(SEGMENT_HEADER.size, 0), file.size()
+        wrong = check_segment_header(header, first_record)
+        if wrong is None:
+            index.session, index.floor = unpack_segment_header(header)
         if size == index.size and not (is_last and wrong):
-            return index, None  # otherwise it was written to later, or cut
-    return None, index
+            return Loaded(index)
+        found.former = index  # it was written to later, or cut
+    found.scan = scan(store, found.segment)
+    return found
 
 
 def check_end(

@@ -18,9 +18,8 @@ from recovery.log.catalog import (
     Finding,
     Scan,
     check_end,
-    find_closed,
+    load,
     read_index,
-    scan,
     segments_among,
 )
 from recovery.log.config import LogConfig
@@ -234,17 +233,14 @@ def _skip(
 def _open_segment(
     store: LogStore, number: int, is_last: bool, is_clean: bool, found: _Found
 ) -> None:
-    segment = former = None
-    try:
-        if not is_last or is_clean:
-            segment, former = find_closed(store, number, is_last=is_last)
-    except ValueError as error:
-        found.findings.append(Finding(store.path(index_name(number)), 0, str(error)))
-    if segment is None:
+    by_index = not is_last or is_clean
+    loaded = load(store, number, by_index=by_index, with_entries=is_last, is_last=is_last)
+    segment, result, former = loaded.segment, loaded.scan, loaded.former
+    if loaded.wrong is not None:
+        found.findings.append(loaded.wrong)
+    if result is not None:
         if not (found.has_crashed and found.is_synced):
             found.learn_ends(former)  # or else what is gone was not sent
-        segment = SegmentIndex(number)
-        result = scan(store, segment)
         found.scanned += 1
         for key, start, stop in [*result.holes, *_find_ends(segment, former)]:
             found.holes.setdefault(key, []).append((start, stop))

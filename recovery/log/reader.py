@@ -8,11 +8,11 @@ from recovery.errors import lacks_means
 from recovery.log.catalog import (
     Catalog,
     Finding,
+    Scan,
     StreamSummary,
     check_end,
-    find_closed,
     list_log,
-    read_index,
+    load,
     scan,
 )
 from recovery.log.format import KIND_DATA, SEGMENT_HEADER, Placed, Read, Walk
@@ -220,31 +220,28 @@ class LogReader:
             self._close_file(number)
 
     def _add(self, number: int, *, is_last: bool) -> None:
-        segment: SegmentIndex | None = None
-        if not is_last:
-            try:
-                segment = find_closed(self._store, number)[0]
-            except ValueError as error:
-                path = self._store.path(SegmentIndex(number).name)
-                self._on_corrupt(Finding(path, 0, f"its index: {error}"))
-        if segment is None:
-            segment = SegmentIndex(number)
-            self._scan(segment, is_last=is_last)
-        self._catalog.add(segment)
+        loaded = load(self._store, number, by_index=not is_last)
+        if loaded.wrong is not None:
+            self._on_corrupt(loaded.wrong)
+        if loaded.scan is not None:
+            self._on_scanned(loaded.scan, is_last=is_last)
+        loaded.segment.is_closed = not is_last
+        self._catalog.add(loaded.segment)
 
     def _scan(self, segment: SegmentIndex, *, is_last: bool) -> None:
         known = set(segment.streams)
-        result = scan(self._store, segment)
-        for finding in result.findings:
-            # The writer may be about to write what is after the last good record, or the header.
-            is_header = not segment.size and not result.is_torn
-            if not is_last or finding.offset < segment.size or is_header:
-                self._on_corrupt(finding)
-        if segment in self._catalog.segments:
-            for key in segment.streams:
-                if key not in known:
-                    self._catalog.on_stream(key, segment)
+        self._on_scanned(scan(self._store, segment), is_last=is_last)
+        for key in segment.streams:
+            if key not in known:
+                self._catalog.on_stream(key, segment)
         segment.is_closed = not is_last
+
+    def _on_scanned(self, result: Scan, *, is_last: bool) -> None:
+        """Note what is damaged; the writer may be about to write the end, or the header."""
+        is_header = not result.segment.size and not result.is_torn
+        for finding in result.findings:
+            if not is_last or finding.offset < result.segment.size or is_header:
+                self._on_corrupt(finding)
 
     def _entries(self, segment: SegmentIndex, key: Key) -> Entries | None:
         """Return a stream's entries of a segment; None where nothing is there."""
@@ -266,21 +263,12 @@ class LogReader:
 
     def _load_index(self, segment: SegmentIndex) -> SegmentIndex:
         try:
-            index = read_index(self._store, segment.first_record, with_entries=True)
-            if index is not None:
-                return index
-        except (ValueError, OSError) as error:
-            if isinstance(error, OSError) and lacks_means(error):
-                raise
-            # Otherwise the segment itself says it all.
-        index = SegmentIndex(segment.first_record)
-        try:
-            scan(self._store, index)
+            return load(self._store, segment.first_record, with_entries=True).segment
         except OSError as error:
             if lacks_means(error):
                 raise
             self._on_missing(segment, error)
-        return index
+        return SegmentIndex(segment.first_record)
 
     def _frames_of(
         self,
