@@ -360,7 +360,7 @@ class ExactPeer(MetricsPeer):
         repaired = core.requests.frames_repaired
         if repaired != self._repaired:
             self._repaired, self._through_ns = repaired, now_ns + _OTHERS_NS
-        return not core.requests.incomplete or now_ns >= self._through_ns
+        return not core.requests.known.incomplete() or now_ns >= self._through_ns
 
 
 class ClientBase:

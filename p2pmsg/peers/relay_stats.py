@@ -70,7 +70,7 @@ def relay_stats(
         frames_invalid=dict(invalid),
         sessions_refused=core.sessions_refused, streams_refused=core.streams_refused,
         undelivered=undelivered, unanswered=unanswered, answering=answering,
-        subscribers_forgotten=requests.forgotten_names, **_counts(core, source),
+        subscribers_forgotten=requests.known.forgotten_names(), **_counts(core, source),
         **connection_counts(sender, server),
     )  # fmt: skip
 

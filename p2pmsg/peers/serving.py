@@ -420,7 +420,7 @@ class ServingPeer(Peer):
         if not self._is_ended:
             self._is_ended = True
             # Who cannot take the frames that still wait is among those that are not complete.
-            self.undelivered = max(self.core.requests.undelivered, bool(self.core.outbox))
+            self.undelivered = max(self.core.requests.known.undelivered(), bool(self.core.outbox))
 
     def _check_logged(self, failure: LogFailedError | None) -> None:
         """Raise what failed."""

@@ -43,7 +43,7 @@ def publisher_stats(
         stalled=guard.stalled_ns / 1e9,
         frames_invalid=dict(requests.invalid),
         undelivered=undelivered,
-        subscribers_forgotten=requests.forgotten_names,
+        subscribers_forgotten=requests.known.forgotten_names(),
         control_dropped=core.control.dropped + requests.replies_dropped,
         heads_throttled=requests.heads.throttled,
         **connection_counts(sender, server),
@@ -54,7 +54,7 @@ def publisher_stats(
 
 def requester_stats(requests: RequestHandler) -> list[RequesterStats]:
     """Return what each of the subscribers was sent again."""
-    names = {known.requester: known.name for known in requests.subscribers.values()}
+    names = {known.requester: known.name for known in requests.known.by_id().values()}
     return [
         RequesterStats(
             name=names.get(requester) or requester.hex(),

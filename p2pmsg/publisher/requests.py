@@ -68,7 +68,7 @@ class RequestHandler:
         replies_dropped: control replies that were dropped at the bound.
         frames_repaired: frames that were sent again.
         messages_repaired: messages in them that were asked for, by the source that had them.
-        known: those who confirmed.
+        known: those who confirmed, and those of them who fell silent.
         heads: makes what probes and requests for heads are answered with.
         multicast: listens only to those who have joined; None: this is none.
         access: what those who ask may have, by `use_access_rules`; None: everything.
@@ -304,34 +304,10 @@ class RequestHandler:
         self.known.forget_session(session)
         self.heads.forget_session(session)
 
-    def begin_close(self) -> None:
-        """Wait for every subscriber to say again that it has everything."""
-        self.known.begin_close()
-
     @property
     def denied(self) -> int:
         """How many requests were denied, as a whole or in part."""
         return 0 if self.access is None else self.access.denied_requests
-
-    @property
-    def subscribers(self) -> dict[int, KnownSubscriber]:
-        """Those who confirmed, by their ids."""
-        return self.known.by_id()
-
-    @property
-    def incomplete(self) -> int:
-        """How many subscribers have not said that they have everything, of those who are there."""
-        return self.known.incomplete()
-
-    @property
-    def undelivered(self) -> int:
-        """How many have not said so, those who were forgotten included."""
-        return self.incomplete + sum(self.forgotten_names.values())
-
-    @property
-    def forgotten_names(self) -> dict[str, int]:
-        """Of each name, how many were forgotten; see `Subscribers.forgotten_names`."""
-        return self.known.forgotten_names()
 
     def _receive_probe(
         self, served: ServedSession, requester: bytes, frame: Frame, now_ns: int

@@ -107,7 +107,7 @@ class ServingCore(Generic[V]):
     @property
     def joined(self) -> int:
         """How many subscribers have joined: the data path to them is known to work."""
-        return len(self.requests.subscribers)
+        return len(self.requests.known.by_id())
 
     @property
     def is_sent(self) -> bool:
@@ -117,7 +117,7 @@ class ServingCore(Generic[V]):
     @property
     def is_complete(self) -> bool:
         """Whether everything was sent, and all who joined have said that they have everything."""
-        return self.is_sent and not self.requests.incomplete
+        return self.is_sent and not self.requests.known.incomplete()
 
     def _keep(
         self,
@@ -171,7 +171,7 @@ class ServingCore(Generic[V]):
         self.closing = True
         for served in self.sessions.values():
             served.closing = True
-        self.requests.begin_close()
+        self.requests.known.begin_close()
         self.heartbeats.begin_close(now_ns=now_ns)
 
     def _say_heads(self, now_ns: int) -> None:

@@ -183,6 +183,10 @@ class Subscribers:
         lacking = {key[1] for key, one in self._known.items() if one.state is State.JOINED}
         return len(lacking)
 
+    def undelivered(self) -> int:
+        """Return how many have not said so, those who fell silent included."""
+        return self.incomplete() + sum(self.forgotten_names().values())
+
     def settlers(self) -> int:
         """Return how many have said that all of it is processed, or kept by a relay."""
         return sum(one.state is State.COMPLETE and one.settles for one in self._known.values())

@@ -31,7 +31,7 @@ def identity_of(requester):
 
 def joined_ids(publisher):
     """Return the ids of the subscribers that have joined; it follows them."""
-    return core_of(publisher).requests.subscribers
+    return core_of(publisher).requests.known.by_id()
 
 
 def hold_for_ever(puller):

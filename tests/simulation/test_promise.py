@@ -180,7 +180,7 @@ def test_one_that_says_that_it_has_everything_has_it(name, rounds):
 
         for subscriber in simulation.subscribers:
             settings = subscriber.core.table.settings
-            if settings.subscriber not in publisher.core.requests.subscribers:
+            if settings.subscriber not in publisher.core.requests.known.by_id():
                 continue  # the publisher has not heard that it joined, so it waited for nothing
             peer = subscriber.peer_of(publisher)
             for topic, (_, following) in publisher.core.heads().items():

@@ -137,13 +137,13 @@ def test_subscribers_are_counted_until_they_leave_or_fall_silent():
     ask(publisher, joined(1, "one"))
     ask(publisher, joined(2, "two"), requester=BOB)
     ask(publisher, joined(1, "one"), now_ns=800 * MS)
-    assert {known.name for known in publisher.requests.subscribers.values()} == {"one", "two"}
+    assert {known.name for known in publisher.requests.known.by_id().values()} == {"one", "two"}
 
     publisher.handle_timer(now_ns=1100 * MS)
-    assert set(publisher.requests.subscribers) == {1}
+    assert set(publisher.requests.known.by_id()) == {1}
     leave = wire.control_frame(Kind.LEAVE, SESSION, control.Joined(1, "one"))
     ask(publisher, leave, now_ns=1100 * MS)
-    assert publisher.requests.subscribers == {}
+    assert publisher.requests.known.by_id() == {}
 
 
 def silent(*joins, count=10, **options):
@@ -152,15 +152,15 @@ def silent(*joins, count=10, **options):
     for one in joins:
         ask(publisher, one)
     publisher.handle_timer(now_ns=1001 * MS)
-    assert publisher.requests.subscribers == {}
+    assert publisher.requests.known.by_id() == {}
     return publisher.requests
 
 
 def test_who_fell_silent_without_a_closing_has_not_got_everything(caplog):
     requests = silent(joined(1, "one"), joined(2, "one"), joined(3, ""))
 
-    assert (requests.incomplete, requests.undelivered) == (0, 3)
-    assert requests.forgotten_names == {"one": 2, "": 1}
+    assert (requests.known.incomplete(), requests.known.undelivered()) == (0, 3)
+    assert requests.known.forgotten_names() == {"one": 2, "": 1}
     (said,) = caplog.messages
     assert "subscriber 'one' was not heard of for 1 s" in said
 
@@ -168,17 +168,17 @@ def test_who_fell_silent_without_a_closing_has_not_got_everything(caplog):
 def test_those_who_are_forgotten_are_counted_and_not_all_kept(monkeypatch):
     monkeypatch.setattr(subscribers, "FORGOTTEN_MAX", 2)
     requests = silent(*(joined(one, f"s{one}") for one in range(5)))
-    assert requests.forgotten_names == {"s3": 1, "s4": 1, "": 3}
-    assert requests.undelivered == 5
+    assert requests.known.forgotten_names() == {"s3": 1, "s4": 1, "": 3}
+    assert requests.known.undelivered() == 5
 
 
 def test_closing_waits_for_every_subscriber_to_say_again_that_it_has_everything():
     publisher = core()
     ask(publisher, joined(1, complete=True))
     publisher.begin_close(now_ns=0)
-    assert publisher.requests.incomplete == 1
+    assert publisher.requests.known.incomplete() == 1
     ask(publisher, joined(1, complete=True))
-    assert publisher.requests.incomplete == 0
+    assert publisher.requests.known.incomplete() == 0
 
 
 def test_what_applications_are_done_with_only_grows_and_never_beyond_the_head():
@@ -261,7 +261,7 @@ def test_what_is_hostile_is_counted_and_nothing_else(data, reason):
     assert publisher.requests.invalid == {reason: 3}
     assert replies(publisher) == []
     assert take_sent(publisher) == []
-    assert publisher.requests.subscribers == {}
+    assert publisher.requests.known.by_id() == {}
 
 
 class TestManyAskers:

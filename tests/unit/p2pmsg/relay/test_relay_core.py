@@ -193,11 +193,14 @@ def test_a_subscriber_is_forgotten_once_it_is_silent_for_every_session():
     talk.now_ns = 700 * MS
     talk.ask(frames.joined(1, "one", session=7))
     talk.core.requests.expire(now_ns=1001 * MS)
-    assert (talk.core.requests.undelivered, talk.core.requests.forgotten_names) == (1, {})
+    assert (talk.core.requests.known.undelivered(), talk.core.requests.known.forgotten_names()) == (
+        1,
+        {},
+    )
 
     talk.core.requests.expire(now_ns=1701 * MS)
-    assert (talk.core.requests.undelivered, talk.core.requests.incomplete) == (1, 0)
-    assert talk.core.requests.forgotten_names == {"one": 1}
+    assert (talk.core.requests.known.undelivered(), talk.core.requests.known.incomplete()) == (1, 0)
+    assert talk.core.requests.known.forgotten_names() == {"one": 1}
 
 
 def test_sessions_that_ended_are_forgotten_when_nothing_is_kept():

@@ -41,6 +41,9 @@ STEPS = [
 ]  # fmt: skip
 
 
+ENDINGS = ["goes on", "killed", "closed", "crashed"]
+
+
 def full_log(retention_bytes=2**40):
     log = Log(segment_bytes=4096, retention_bytes=retention_bytes, retention_age=500, reserve=50)
     log.append("rare")
@@ -61,11 +64,11 @@ def check(log):
             assert log.writer.next(session, topic) == following
 
 
-@pytest.mark.parametrize("error", [FULL, BROKEN], ids=["full", "broken"])
-@pytest.mark.parametrize("ending", ["goes on", "killed", "closed", "crashed"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("step", STEPS)
-def test_a_failing_disk(step, operation, ending, error):
+def test_a_failing_disk(step, operation):
+    at = STEPS.index(step) + OPERATIONS.index(operation)
+    ending, error = ENDINGS[at % 4], (FULL, BROKEN)[at // 4 % 2]
     log = full_log(5000 if step == "expire" else 2**40)
     log.store.failing = {operation: error}
     if operation == "truncate":
@@ -106,15 +109,6 @@ def test_a_failing_disk(step, operation, ending, error):
     assert list(verify("log", store=log.store)) == []
 
 
-CALLS = {
-    "write": lambda log: log.append("a"),
-    "sync": lambda log: log.writer.sync(),
-    "open": lambda log: log.append("a", size=4000),
-    "replace": lambda log: log.append("a", 60),
-    "remove": lambda log: log.writer.sync(log.now_ns),
-}
-
-
 def test_half_a_frame_that_could_not_be_removed_is_before_the_next_write():
     log = full_log()
     with log.failing({"write": BROKEN, "truncate": BROKEN}), pytest.raises(LogWriteError):
@@ -152,15 +146,6 @@ def test_a_failed_mark_is_not_relied_upon():
     log.crash()
 
     assert log.writer.next(SESSION, "a") >= 13
-
-
-def interrupt_at(check, operation):
-    def interrupted(called):
-        if called == operation:
-            raise KeyboardInterrupt
-        check(called)
-
-    return interrupted
 
 
 def test_a_directory_that_vanishes_is_reported(tmp_path):
