@@ -56,17 +56,6 @@ def test_joining_again_writes_only_what_is_new(store, file):
     assert file.cursor.endpoints == ("here", "there")
 
 
-def test_a_commit_outlives_the_process_and_a_durable_one_the_system(store, file):
-    assert file.advance([(1, "a", 7), (1, "b", 2)], durable=False) == 2
-    assert file.unsynced
-    assert len(store.states) == 2
-    assert file.advance([(1, "b", 3)], durable=True) == 1
-    assert not file.unsynced
-    assert len(store.states) == 1
-    assert file.commits == 2
-    assert reopened(store) == {(1, "a"): 7, (1, "b"): 3}
-
-
 def test_what_is_in_a_file_is_all_there_again(tmp_path):
     file = on_disk(tmp_path / "a.cursor")
     file.join(2**64 - 1, ("é", "b*"), {"é": 5}, ["tcp://127.0.0.1:5555"])

@@ -31,27 +31,6 @@ def outputs(of: StreamReceiver[str]) -> list[Delivery[str] | Loss]:
     return list(iter(of.next_output, None))
 
 
-def test_what_waits_for_a_gap_is_counted_as_buffered():
-    stream = receiver(start=10)
-    put(stream, (12, 15))
-    assert outputs(stream) == []
-    assert (stream.missing, stream.buffered, stream.published) == (2, 3, 5)
-    assert stream.nacks.due(now_ns=0) == [(10, 12)]
-    put(stream, (10, 12), now_ns=5 * MS, repaired=True)
-    assert len(outputs(stream)) == 2
-    assert (stream.repaired, stream.drain_repair_ages()) == (2, [5 * MS])
-    assert stream.drain_repair_ages() == []
-
-
-def test_a_lost_tail_is_seen_by_the_heartbeat():
-    stream = receiver()
-    put(stream, (0, 2))
-    stream.observe_head(5, now_ns=0)
-    stream.observe_head(3, now_ns=0)
-    assert (list(stream.missing_ranges), stream.head) == ([(2, 5)], 5)
-    assert stream.nacks.due(now_ns=0) == [(2, 5)]
-
-
 def test_what_is_no_longer_kept_is_lost_at_once():
     stream = receiver()
     put(stream, (0, 2))

@@ -44,20 +44,6 @@ def test_what_was_just_answered_is_not_answered_again():
     assert list(answers.waiting(b"b", "s")) == [(0, 2)]
 
 
-def test_a_greedy_requester_waits_for_its_budget_and_the_others_do_not():
-    answers = scheduler(budget_bytes_s=1000, budget_burst_bytes=100)
-    answers.request(b"greedy", "s", [(0, 1000)], now_ns=0)
-    answers.request(b"modest", "s", [(0, 2)], now_ns=0)
-    served = serve(answers, 100)
-    assert [who for who, _, _ in served].count(b"greedy") == 10
-    assert [who for who, _, _ in served].count(b"modest") == 2
-    assert answers.requester_stats()[b"greedy"].throttled == 1
-    assert answers.requester_stats()[b"modest"].throttled == 0
-    ready_ns = answers.next_deadline_ns(now_ns=0)
-    assert ready_ns == MS  # one byte at 1000 bytes a second
-    assert serve(answers, 9, now_ns=ready_ns) == [(b"greedy", "s", 10)]
-
-
 def test_a_range_too_many_is_refused_by_name():
     answers = scheduler(ranges_max=2)
     refused = answers.request(b"a", "s", [(0, 1), (4, 5), (8, 9), (1, 2)], now_ns=0)

@@ -30,30 +30,6 @@ def total(log):
     return sum(len(log.store.read(name)) for name in segments(log.store))
 
 
-def test_the_oldest_segments_go_by_bytes():
-    log = Log(segment_bytes=4096, retention_bytes=10_000)
-    fill(log)
-    log.writer.sync(log.now_ns)
-
-    kept = read_all(log.reader())
-    assert log.written[-len(kept) :] == kept
-    assert 4096 < total(log) == log.writer.bytes <= 10_000
-    assert log.writer.earliest(SESSION, "a") == kept[0][2] > 0
-    names = [name for name in log.store.names() if name.endswith(".idx")]
-    assert len(names) == len(segments(log.store)) - 1
-
-
-def test_the_oldest_segments_go_by_age_of_their_newest_frame():
-    log = Log(segment_bytes=4096, retention_age=100)
-    fill(log)
-    assert len(segments(log.store)) > 5
-    log.writer.sync(log.now_ns)
-
-    kept = read_all(log.reader())
-    assert kept[-1] == log.written[-1]
-    assert log.now_ns - 100 * S - 60 * S < kept[0][5] <= log.now_ns - 100 * S
-
-
 def test_a_log_may_keep_what_is_not_settled_and_nothing_else():
     log = Log(segment_bytes=4096, retention_bytes=1)
     log.writer.keep_from(SESSION, "a", 0)
