@@ -9,7 +9,7 @@ DOCS_STAMP := $(VENV)/.installed-docs
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-pythons test-codec area check lint types bench docs pictures clean
+.PHONY: help setup demo test test-long test-pythons test-codec test-twin area check lint types bench docs pictures clean
 
 # Two workers more than there are cores, and four at least: most of a test is waiting. Five at most: the
 # rest of the machine is for the processes that the tests start.
@@ -106,6 +106,13 @@ test-codec: setup ## the codec's tests, and real peers, in an environment withou
 	@! $(CODEC_VENV)/bin/python -c 'import msgspec' 2>/dev/null || \
 		{ echo "test-codec: msgspec can be imported all the same" >&2; exit 1; }
 	$(CODEC_VENV)/bin/python -m pytest -n $(WORKERS) $(CODEC_TESTS:%=tests/%) $(PYTEST_ARGS)
+
+# The core's: frames, the way of a message, and StatsD.
+TWIN_TESTS := unit/p2pmsg/subscriber unit/p2pmsg/publisher unit/p2pmsg/test_wire.py property/test_single.py \
+	property/statsd integration/test_protocol.py integration/test_typed.py integration/test_pubsub.py
+
+test-twin: setup ## the core's tests with the hot functions in Python, where `make test` had them compiled
+	P2PMSG_NATIVE=0 $(BIN)/pytest -n $(WORKERS) $(TWIN_TESTS:%=tests/%) $(PYTEST_ARGS)
 
 check: lint types ## lint, words, types, import contracts
 

@@ -212,7 +212,9 @@ def name_machine() -> str:
     """One line that says what the figures were measured on."""
     import zmq
 
-    versions = [f"pyzmq {zmq.__version__}", f"libzmq {zmq.zmq_version()}"]
+    from p2pmsg.native import NAME
+
+    versions = [f"p2pmsg {NAME}", f"pyzmq {zmq.__version__}", f"libzmq {zmq.zmq_version()}"]
     versions += [f"{package} {_version(package)}" for package in ("msgpack", "eclipse-zenoh")]
     system = f"{platform.system()} {platform.release()}"
     return (

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,10 +19,10 @@ PACKAGES = ("p2pmsg", "transports", "recovery", "spark_bridge")
 INSTALLED = os.environ.get("P2PMSG_PYTHONS", "").split()
 
 
-def build(folder, target, output):
+def build(folder, target, output, **environment):
     command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(output)]
-    plain = os.environ | {"P2PMSG_NATIVE": "0"}
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=60, env=plain)
+    settings = os.environ | {"P2PMSG_NATIVE": "0"} | environment
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300, env=settings)
     (made,) = output.glob("*.whl" if target == "wheel" else "*.tar.gz")
     return made
 
@@ -51,6 +52,33 @@ def test_the_sdist_makes_the_wheel_of_this_tree(tmp_path):
     assert b"p2pmsg = p2pmsg.cli:main" in about["entry_points.txt"]
     assert b"[pytest11]\np2pmsg = p2pmsg.pytest_plugin" in about["entry_points.txt"]
     assert {"tests", "examples", "LICENSE", "CHANGELOG.md"} <= {p.name for p in source.iterdir()}
+
+
+def test_a_wheel_is_of_python_where_nothing_compiles_and_refused_where_it_has_to(tmp_path):
+    wheel = build(ROOT, "wheel", tmp_path / "any", P2PMSG_NATIVE="", CC="/bin/false")
+    assert wheel.name.endswith("-none-any.whl")
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        build(ROOT, "wheel", tmp_path / "none", P2PMSG_NATIVE="1", CC="/bin/false")
+    assert b"RuntimeError: " in refused.value.stderr + refused.value.stdout
+
+
+@pytest.mark.long
+def test_a_compiled_wheel_runs_compiled(tmp_path):
+    pytest.importorskip("Cython")
+    if not shutil.which("gcc"):
+        pytest.skip("there is no gcc")
+    with zipfile.ZipFile(build(ROOT, "wheel", tmp_path, P2PMSG_NATIVE="1", CC="gcc")) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    (module,) = (tmp_path / "installed/p2pmsg/native").glob("compiled.*.so")
+    assert module.stat().st_size < 1_000_000
+    for wanted, name in (("1", "compiled"), ("0", "python")):
+        code = "from p2pmsg import native; print(native.NAME)"
+        settings = {"PYTHONPATH": str(tmp_path / "installed"), "P2PMSG_NATIVE": wanted}
+        found = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | settings,
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert found.stdout.strip() == name
 
 
 def test_a_wheel_has_the_demo(tmp_path):

@@ -171,7 +171,7 @@ def test_frames_are_read_alike(rounds):
     compare_frames(rounds)
 
 
-@pytest.mark.rounds(60, 50_000)
+@pytest.mark.rounds(60, 25_000)
 def test_lines_are_split_alike(rounds):
     compare_lines(rounds)
 
