@@ -24,7 +24,11 @@ _KINDS: Final = frozenset(int(kind) for kind in Kind)
 _BEGIN: Final = struct.Struct("!2sBBBBQ")
 _unpack_rest: Final = struct.Struct("!QIIq").unpack_from
 _REST_BYTES: Final = 24
-_unpack_lone: Final = struct.Struct("!QIIqI").unpack_from
+_VALUE_AT: Final = _REST_BYTES + 4
+_unpack_from: Final = [
+    struct.Struct(f"!{prefix}sQIIqI").unpack_from for prefix in range(TOPIC_BYTES_MAX + 16)
+]
+"""By the length of a stream's prefix: what reads that, the rest of a header, and four bytes."""
 _BYTES: Final = 0x9491C400
 """How a body of one value begins that is bytes, fewer than 256; the last byte is their number."""
 _BIN8: Final = 0xC4
@@ -231,23 +235,26 @@ def read_frame(
         of the stream, or has more messages, or is malformed.
 
     """
-    if not data.startswith(prefix):
-        return None
     at = len(prefix)
     try:
-        sequence, count, length, timestamp_ns, lead = _unpack_lone(data, at)
-    except struct.error:
+        begin, sequence, count, length, timestamp_ns, lead = _unpack_from[at](data)
+    except (struct.error, IndexError):
         return None
+    if begin != prefix or not 0 < count <= count_max:
+        return None
+    if count == 1 and typed is None:  # first what most are
+        value = data[at + _VALUE_AT : -3]
+        size = len(value)
+        is_bytes = lead == _BYTES + size and size < 256 and data[-3:] == NO_COLUMNS
+        if is_bytes and length == size + 7 and sequence < SEQUENCE_MAX:
+            return make(topic, value, timestamp_ns, sequence, origin)
     at += _REST_BYTES
-    if length != len(data) - at or not 0 < count <= count_max or sequence + count > SEQUENCE_MAX:
+    if length != len(data) - at or sequence + count > SEQUENCE_MAX:
         return None
     try:
         if count > 1:
             decode = decode_body if typed is None else typed.decode_body
             return sequence, count, timestamp_ns, decode(data, at, count, timestamp_ns)
-        size = length - 7
-        if lead == _BYTES + size and size < 256 and typed is None and data[-3:] == NO_COLUMNS:
-            return make(topic, data[at + 4 : -3], timestamp_ns, sequence, origin)
         decode_lone = decode_one if typed is None else typed.decode_one
         value, timestamp_ns, key, headers = decode_lone(data, at, timestamp_ns)
     except FrameError:
