@@ -303,6 +303,7 @@ class PusherPeer(Peer):
         if self._why is None and self._server is not None:
             self._server.resync()
             self._reaching.clear()
+            self._is_syncing = False  # one that goes on is waited for by who begins the next
             self.jobs.resync(now_ns=self.now_ns())
             self._due_ns = 0
 

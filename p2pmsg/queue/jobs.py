@@ -526,7 +526,6 @@ class QueueJobs:
         self._unsynced_bytes = sum(job.size for _, job in self._unsynced)
         if self._journal is not None:
             self._needed = self._journal.written
-        self.is_gathering = False
 
     def stats(self, *, now_ns: int, **of_sockets: Any) -> PusherStats:
         """Return the counters; `of_sockets`: what the peer counts."""

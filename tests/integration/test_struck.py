@@ -168,6 +168,26 @@ def test_a_pusher_loses_no_job_that_it_accepted(memory_path, kind, rounds):
     asyncio.run(main())
 
 
+def test_a_pusher_brings_its_log_to_the_disk_after_an_exception_where_it_does_that(memory_path):
+    others = {*vars(pusher.PusherPeer)} - {"_keep_up", "_sync", "_reach_disk"}
+
+    async def main():
+        log = p2pmsg.queue.QueueLogConfig(memory_path, fsync="always")
+        async with aio.Pusher(LOOPBACK, log=log, in_flight_max=10_000) as sender:
+            for number in range(1, 1000):
+                with AtLine(files_of(pusher), number, others) as at:
+                    for _ in range(3):
+                        sender.push(number)
+                        await sender.drain(timeout=60)
+                sender.push(number)
+                await sender.drain(timeout=60)
+                if not at.struck:
+                    return
+        raise AssertionError("it has fewer lines")
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("kind", ["memory", "log"])
 @pytest.mark.timeout(900)
 @pytest.mark.rounds(60, 900)

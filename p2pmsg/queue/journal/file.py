@@ -260,6 +260,8 @@ class Journal:
         another fsync would succeed without it. Where only segments could not be deleted, it is
         tried again.
         """
+        if pending is not self._pending:
+            return  # another call has ended it
         self._pending = None
         try:
             with log_errors():

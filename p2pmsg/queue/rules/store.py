@@ -294,12 +294,12 @@ class JobStore:
 
     def finish_run(self, run: JobRun, bits: int) -> None:
         """Note that plain jobs are done, by their bits."""
-        self._end_in_run(run, bits)
-        self.in_flight -= bits.bit_count()
-        self.done += bits.bit_count()
         if self.records:
             for low, high in runs_of(bits):
                 self._record_done(run.sequence + low, run.sequence + high)
+        self._end_in_run(run, bits)
+        self.in_flight -= bits.bit_count()
+        self.done += bits.bit_count()
 
     def keep_alone(self, run: JobRun, bits: int, jobs: Sequence[QueuedJob]) -> None:
         """Keep jobs of a run on their own from now on; their bytes are counted so."""
@@ -315,12 +315,13 @@ class JobStore:
     def finish(self, job: QueuedJob, *, now_ns: int, leaves: bool = True) -> None:
         """Note that a job is done; `leaves`: no other worker has it, and its key is let go."""
         if not job.done:
-            job.done = True
+            # One that is done is in no register: after an exception in between it would stay there.
+            self._record_done(job.sequence, job.sequence + 1)
             self._jobs.pop(job.sequence, None)
+            job.done = True
             self.in_flight -= 1
             self.done += 1
             self.bytes -= job.size
-            self._record_done(job.sequence, job.sequence + 1)
         if leaves:
             self._leave_key_order(job, now_ns)
 

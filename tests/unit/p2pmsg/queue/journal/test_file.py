@@ -335,3 +335,20 @@ def test_a_publisher_and_a_queue_refuse_each_others_logs(tmp_path):
         publisher.publish("t", 1)
     with pytest.raises(LogFormatError, match="is the log of a publisher"):
         opened(tmp_path / "log")
+
+
+def test_a_sync_that_two_have_ended_says_nothing_of_the_next_one(tmp_path):
+    journal, state = opened(tmp_path)
+    push(journal, state, 1)
+    former = journal.begin_sync()
+    assert journal.begin_sync() is former
+    former.wait()
+    journal.end_sync(former)
+    journal.push(job(1))
+    following = journal.begin_sync()
+    journal.end_sync(former)
+    assert journal.synced < journal.written
+    following.wait()
+    journal.end_sync(following)
+    assert journal.synced == journal.written
+    journal.close()

@@ -1,13 +1,16 @@
-"""An exception at any line of a puller's engines: after `resync` no job is forgotten."""
+"""An exception at any line of the queue's engines: after `resync` no job is forgotten."""
 
 import gc
 import sys
 
 import pytest
 
-from p2pmsg.queue import puller_core, reports, taking
+from p2pmsg.queue import puller_core, pusher_core, reports, rules, taking
+from p2pmsg.queue.config import PusherConfig
+from p2pmsg.queue.jobs import QueueIdentity, QueueJobs
+from p2pmsg.queue.journal.records import JournalState, change_record, push_record
 from p2pmsg.queue.puller_core import Process, PullerCore, PullerIdentity
-from p2pmsg.queue.rules import JobRun
+from p2pmsg.queue.rules import JobRun, QueuedJob
 from tests.unit.p2pmsg.queue.test_puller_core import down, make_puller, make_pusher, up
 
 JOBS = 6
@@ -76,6 +79,52 @@ def test_at_any_line_of_one_that_acknowledges_each(module):
         assert {*done} == {*range(JOBS)}
         assert (line.reports.waiting, len(line.ready), line.reports.is_empty) == (0, 0, True)
     assert number > 100
+
+
+@pytest.mark.parametrize("module", [rules.store, pusher_core])
+def test_at_any_line_of_a_pusher(module):
+    number, was_struck = 0, True
+    while was_struck:
+        number += 1
+        pusher, line, done, state = make_pusher(), make_puller(), [], JournalState()
+        store = pusher.queue.store
+        store.records = True
+        store.push_run(JobRun(0, b"\xc0" * 3, [1, 2, 3], 0))
+        for sequence in range(3, JOBS):
+            store.push(QueuedJob(sequence, b"\xc0", 0, key="k"), now_ns=0)
+        for sequence in range(JOBS):
+            state.apply(push_record(QueuedJob(sequence, b"\xc0", 0)))
+
+        def some(pusher=pusher, line=line, done=done):
+            for step in range(8):
+                work(pusher, line, done, step * 10**9)
+
+        if was_struck := struck_at(number, module, some):
+            pusher.resync(now_ns=8 * 10**9)
+        for step in range(8, 80):  # beyond `ack_timeout`, for which a key may have to wait
+            work(pusher, line, done, step * 10**9)
+        assert (store.done, store.in_flight, store.bytes) == (JOBS, 0, 0), number
+        assert {*done} == {*range(JOBS)}
+        for change in store.changes:
+            state.apply(change_record(change))
+        assert not state.open, number
+    assert number > 100
+
+
+def test_what_was_gathered_is_handed_out_after_an_exception():
+    identity = QueueIdentity(
+        name="jobs", session=7, by_batch=False, is_gone=lambda *_: False, admin_refusal=None,
+        access_rules=None,
+    )  # fmt: skip
+    jobs = QueueJobs(PusherConfig(), identity, JournalState(), None, now_ns=0, wall_ns=0)
+    for value in range(3):
+        jobs.try_push(jobs.job(value, None, 0, 0.0, None, None, now_ns=0), now_ns=0)
+        jobs.on_pushed(0)
+    assert jobs.batch.ends
+
+    jobs.resync(now_ns=0)
+    jobs.begin_turn(0)
+    assert (jobs.in_flight, len(jobs.batch.ends)) == (3, 0)
 
 
 def exchange(pusher, line, now_ns):
