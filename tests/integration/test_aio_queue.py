@@ -194,6 +194,7 @@ def test_a_cancellation_at_every_step_loses_no_job_and_does_none_twice(how):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.timeout(900)
 @pytest.mark.rounds(200, 20_000)
 def test_workers_that_are_cancelled_at_random_share_all_jobs(loop, rounds):
     rng = Random(21)
@@ -214,7 +215,7 @@ def test_workers_that_are_cancelled_at_random_share_all_jobs(loop, rounds):
                 which = rng.randrange(len(workers))
                 workers[which].cancel()
                 workers[which] = start()
-            await pusher.join(timeout=60)
+            await pusher.join(timeout=600)
             assert sorted(done) == list(range(pusher.stats().pushed))
         await asyncio.gather(*workers)
 

@@ -13,7 +13,6 @@ import p2pmsg
 from p2pmsg import cli
 from tests.integration.commands import P2PMSG
 from tests.integration.peers import ROOT, eventually
-from tests.integration.secure import rewrite
 
 HEAD = """
 import asyncio, os, sys, threading, time, p2pmsg
@@ -226,31 +225,3 @@ def test_a_wrong_app_is_named_in_one_line(tmp_path, monkeypatch, capsys, target,
     errors = capsys.readouterr().err
     assert text in errors.splitlines()[-1]
     assert ("line 1, in <module>" in errors) == (source in ("1 / 0", "import nowhere"))
-
-
-@pytest.mark.long
-def test_a_change_restarts_it_gracefully(run, tmp_path):
-    body = """
-@app.timer(0.01, at_start=True)
-async def tick():
-    say("VERSION 1")
-"""
-    child = run(body, P2PMSG_RUN_RELOAD="1")  # its own process has that setting, too
-    lines_to(child, "VERSION 1")
-    file = tmp_path / "service.py"
-    rewrite(file, HEAD + body.replace("VERSION 1", "VERSION 2"))
-    assert "stopped" in lines_to(child, "VERSION 2")
-    rewrite(file, HEAD + "1 / 0")
-    lines_to(child, "stopped")
-    errors = ""
-    while "waiting for a change" not in errors:
-        errors += child.stderr.readline()
-    assert "ZeroDivisionError" in errors
-    rewrite(file, HEAD + body.replace("VERSION 1", "VERSION 3"))
-    lines_to(child, "VERSION 3")
-    child.send_signal(signal.SIGINT)
-    output, errors = child.communicate(timeout=60)
-
-    assert output.splitlines()[-1] == "stopped"
-    assert child.returncode == 0
-    assert "Traceback" not in errors
