@@ -109,6 +109,7 @@ def test_a_request_that_fails_is_counted_and_the_next_one_is_answered(stranger, 
     assert req.recv() == b"yes"
 
 
+@pytest.mark.internal
 def test_a_requester_of_ours_asks_a_rep(stranger, bridge, opened, monkeypatch):
     monkeypatch.setattr("p2pmsg.bridge.opening.ANSWER_S", DEADLINE_S)  # on a slow machine
     made = bridge(LOOPBACK, "sp+req://127.0.0.1:0?bind=1", topics=["a", "b"], codec="msgpack")

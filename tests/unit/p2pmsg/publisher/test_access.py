@@ -228,13 +228,13 @@ def test_those_without_any_right_are_not_counted_and_change_nothing(asked):
     handler = asked.core.requests
     body = control.Joined(1, "ann", True)
     asked.ask("eve", Kind.JOINED, body)
-    assert handler.subscribers == {}
+    assert handler.known.by_id() == {}
     asked.ask("ann", Kind.JOINED, body)
-    assert handler.subscribers[1].name == "ann"
+    assert handler.known.by_id()[1].name == "ann"
 
     asked.ask("bob", Kind.JOINED, control.Joined(1, "bob", False))
     asked.ask("bob", Kind.LEAVE, control.Joined(1, "bob"))
-    assert handler.subscribers[1].name == "ann"
+    assert handler.known.by_id()[1].name == "ann"
     assert handler.invalid == {"subscriber": 2}
 
     asked.ask("bob", Kind.SETTLED, control.Settled("orders", 5))
@@ -242,4 +242,4 @@ def test_those_without_any_right_are_not_counted_and_change_nothing(asked):
     done = {name: one.acknowledged for name, one in asked.core.streams.items()}
     assert {name: count for name, count in done.items() if count} == {"trades": 5}
     asked.ask("ann", Kind.LEAVE, body)
-    assert handler.subscribers == {}
+    assert handler.known.by_id() == {}
