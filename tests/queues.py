@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from p2pmsg.peers.network import Network, on
 from p2pmsg.queue.rules import JobQueue, QueueLimits
 
 
@@ -17,6 +18,13 @@ def job_queue(*, wall_offset_ns=0, first_delivery=0, records=False, **limits):
 def segments(folder):
     """Return the segments of a queue's log, oldest first."""
     return sorted(Path(folder).glob("*.log"))
+
+
+def small_segments(size):
+    """Have the pushers that are made within write segments of so many bytes."""
+    network = Network()
+    network.queue_segment_bytes = size
+    return on(network)
 
 
 def with_limits(queue, **limits):

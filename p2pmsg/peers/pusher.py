@@ -96,7 +96,7 @@ class _Opening:
 
 def _open(network: Network, settings: Settings) -> _Opened:
     state = JournalState()
-    journal = None if settings.log is None else _open_log(settings.log, state)
+    journal = None if settings.log is None else _open_log(network, settings.log, state)
     try:
         if journal is not None:
             journal.begin_run(max(network.wall_ns(), state.deliveries))
@@ -114,10 +114,13 @@ def _open(network: Network, settings: Settings) -> _Opened:
     return _Opened(state, journal, server)
 
 
-def _open_log(settings: QueueLogConfig, state: JournalState) -> "Journal":
+def _open_log(network: Network, settings: QueueLogConfig, state: JournalState) -> "Journal":
     from p2pmsg.queue.journal.file import Journal  # not above: most pushers have no log
 
-    return Journal(settings, state)
+    return Journal(
+        settings, state, store=network.queue_store(settings.directory),
+        segment_bytes=network.queue_segment_bytes, now_ns=network.now_ns, wall_ns=network.wall_ns,
+    )  # fmt: skip
 
 
 class PusherPeer(Peer):

@@ -101,12 +101,8 @@ class QueueLogConfig:
     acknowledgement is confirmed; threads that push at once share one fsync. `never` leaves it to
     the system, except before a segment is deleted."""
 
-    segment_bytes: int = 16 * 2**20
-    """Size of a segment: what is settled is deleted by the segment. 16 MiB are read in some 100 ms
-    after a crash."""
-
     def __post_init__(self) -> None:
-        check_fields(self, segment_bytes=4096)
+        check_fields(self)
         check("directory", self.directory, bool(os.fspath(self.directory)), "a directory")
 
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from os import PathLike
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Protocol, TypeVar
@@ -66,6 +68,7 @@ class Host(Network):
     Attributes:
         incarnation: how often it died.
         disk: holds the files of its log.
+        queue_disks: by directory, hold those of queues' logs.
         opened: the sockets of this incarnation.
 
     """
@@ -81,6 +84,7 @@ class Host(Network):
         self.random = Random(network.rng.getrandbits(64))
         self.incarnation = 0
         self.disk = MemoryStore()
+        self.queue_disks: defaultdict[str, MemoryStore] = defaultdict(MemoryStore)
         self.keeps_replies = network.keeps_replies
         self.network = network
         self.name = name
@@ -123,13 +127,18 @@ class Host(Network):
             self.network.receivers.pop(name, None)
         self.opened.clear()
         self._names.clear()
-        self.disk.kill()
+        for disk in (self.disk, *self.queue_disks.values()):
+            disk.kill()
         self.incarnation += 1
         return ended
 
     def log_store(self, config: LogConfig) -> MemoryStore:
         """Do as `Network.log_store`."""
         return self.disk
+
+    def queue_store(self, directory: "str | PathLike[str]") -> MemoryStore:
+        """Do as `Network.queue_store`."""
+        return self.queue_disks[str(directory)]
 
     def open_store(self, path: "str | Path", tables: str) -> Store:
         """Do as `Network.open_store`: one of that name is there for all hosts."""

@@ -20,7 +20,7 @@ from random import Random
 import p2pmsg
 from p2pmsg.queue import QueueLogConfig
 from p2pmsg.queue.journal.file import read_log
-from tests.queues import segments
+from tests.queues import segments, small_segments
 
 _RETURNED = struct.Struct("!QIQ")  # sequence, thread, number
 _CONFIG = p2pmsg.queue.PusherConfig(in_flight_max=10**9, in_flight_bytes_max=2**40)
@@ -28,8 +28,9 @@ _CONFIG = p2pmsg.queue.PusherConfig(in_flight_max=10**9, in_flight_bytes_max=2**
 
 def push(folder, fsync, threads, report):
     """Push until killed."""
-    log = QueueLogConfig(directory=folder, fsync=fsync, segment_bytes=2**20)
-    pusher = p2pmsg.Pusher("tcp://127.0.0.1:0", log=log, config=_CONFIG)
+    log = QueueLogConfig(directory=folder, fsync=fsync)
+    with small_segments(2**20):
+        pusher = p2pmsg.Pusher("tcp://127.0.0.1:0", log=log, config=_CONFIG)
     first = time.monotonic_ns()
 
     def run(thread):

@@ -33,6 +33,7 @@ from p2pmsg.peers import (
 )
 from recovery import replay_buffer, retransmit
 from tests.integration.peers import LOOPBACK, TOPIC, check_ledger, work_until
+from tests.queues import small_segments
 from tests.strikes import AtLine, StruckError, files_of
 
 PUBLISHER = files_of(
@@ -120,8 +121,7 @@ def a_worker(endpoint, **options):
 def options_of(kind, folder):
     if kind in ("batch", "memory"):
         return {"acknowledge": "batch"} if kind == "batch" else {}
-    log = p2pmsg.queue.QueueLogConfig(directory=folder, fsync=kind, segment_bytes=16384)
-    return {"log": log}
+    return {"log": p2pmsg.queue.QueueLogConfig(directory=folder, fsync=kind)}
 
 
 @pytest.mark.parametrize("kind", ["memory", "never", "always", "batch"])
@@ -165,7 +165,8 @@ def test_a_pusher_loses_no_job_that_it_accepted(memory_path, kind, rounds):
             assert stats.in_flight == 0
         assert struck > rounds / 2
 
-    asyncio.run(main())
+    with small_segments(16384):
+        asyncio.run(main())
 
 
 def test_a_pusher_brings_its_log_to_the_disk_after_an_exception_where_it_does_that(memory_path):

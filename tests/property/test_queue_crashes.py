@@ -25,8 +25,7 @@ STEPS = st.one_of(
 def opened(store, fsync="interval"):
     """Open a log with the smallest segments; return it and its state."""
     state = JournalState()
-    config = QueueLogConfig("memory", segment_bytes=4096, fsync=fsync)
-    journal = Journal(config, state, store=store)
+    journal = Journal(QueueLogConfig("memory", fsync=fsync), state, store=store, segment_bytes=4096)
     journal.begin_run(state.deliveries)
     return journal, state
 

@@ -9,7 +9,7 @@ use is little, it is written again for that. The log takes about twice what it h
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -54,6 +54,8 @@ class Journal:
         settings: how it is kept.
         state: empty.
         store: where the files are; for tests. Default: `settings.directory`.
+        segment_bytes: of a segment; for tests.
+        now_ns, wall_ns: both clocks.
 
     Raises:
         LogInUseError: another process has it open.
@@ -75,10 +77,19 @@ class Journal:
     """
 
     def __init__(
-        self, settings: QueueLogConfig, state: JournalState, *, store: "LogStore | None" = None
+        self,
+        settings: QueueLogConfig,
+        state: JournalState,
+        *,
+        store: "LogStore | None" = None,
+        segment_bytes: int = 16 * 2**20,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._folder, self._pid = os.fspath(settings.directory), os.getpid()
         self._settings = settings
+        self._segment_bytes = segment_bytes
+        self._now_ns, self._wall_ns = now_ns, wall_ns
         self.is_always = settings.fsync == "always"
         self.written = self.synced = self._syncing = 0
         self.broken: str | None = None
@@ -91,14 +102,14 @@ class Journal:
         """Message ids, by sequence; their jobs are of use until the ids are forgotten."""
         self._reserved = self._run = self._full = 0
         config = segment_log.LogConfig(
-            settings.directory, retention_bytes=_ALL, segment_bytes=settings.segment_bytes,
+            settings.directory, retention_bytes=_ALL, segment_bytes=segment_bytes,
             fsync=settings.fsync,
         )  # fmt: skip
         self._interval_ns = to_ns(config.fsync_interval)
         new_session = secrets.randbits(64)
         with log_errors():
             self._writer = segment_log.LogWriter(
-                config, session=new_session, now_ns=time.time_ns(), store=store, make_lock=Lock
+                config, session=new_session, now_ns=wall_ns(), store=store, make_lock=Lock
             )
             self.session = state.session = self._writer.session
             try:
@@ -107,9 +118,9 @@ class Journal:
             except BaseException:
                 self._writer.close()  # as it was before
                 raise
-        self._full += 2 * settings.segment_bytes
-        self._look_at = self._writer.bytes + settings.segment_bytes
-        self._synced_ns = time.monotonic_ns()
+        self._full += 2 * segment_bytes
+        self._look_at = self._writer.bytes + segment_bytes
+        self._synced_ns = now_ns()
 
     # -------------------------------------------------------------------------------- opening
 
@@ -203,7 +214,7 @@ class Journal:
 
     def _append(self, record: bytes) -> int:
         number = self._writer.next(self.session, CHANGES)
-        self._write(CHANGES, number, record, time.time_ns())
+        self._write(CHANGES, number, record, self._wall_ns())
         return number
 
     def _write(self, topic: str, start: int, record: bytes, now_ns: int) -> None:
@@ -250,7 +261,7 @@ class Journal:
         self._check_usable()
         if self._pending is None:
             self._syncing = self.written
-            self._pending = self._writer.begin_sync(time.time_ns())
+            self._pending = self._writer.begin_sync(self._wall_ns())
         return self._pending
 
     def end_sync(self, pending: "PendingSync") -> None:
@@ -276,8 +287,8 @@ class Journal:
 
     def _on_synced(self) -> None:
         self.synced = self._syncing
-        self._synced_ns = time.monotonic_ns()
-        self._look_at = min(self._look_at, self._writer.bytes + self._settings.segment_bytes)
+        self._synced_ns = self._now_ns()
+        self._look_at = min(self._look_at, self._writer.bytes + self._segment_bytes)
 
     def sync(self) -> None:
         """Force to the disk what was written; `LogFailedError` where that fails, now or before."""
@@ -298,7 +309,7 @@ class Journal:
         self._run = self._append(run_record(self._reserved, self._skips()))
         if self._writer.bytes <= self._full:
             return []
-        self._full = 2 * self._settings.segment_bytes
+        self._full = 2 * self._segment_bytes
         return [*self._pushed, *self._again]
 
     def message_id(self, sequence: int) -> str | None:
@@ -331,7 +342,7 @@ class Journal:
         """Let the next sync delete segments before what `first_of_use` returned."""
         self._writer.keep_from(self.session, JOBS, jobs)
         self._writer.keep_from(self.session, CHANGES, changes)
-        self._look_at = self._writer.bytes + self._settings.segment_bytes
+        self._look_at = self._writer.bytes + self._segment_bytes
 
     # -------------------------------------------------------------------------------- the end
 

@@ -34,6 +34,7 @@ from p2pmsg.queue.rules.in_flight import DeliveryBatch, JobRun, QueuedJob, bits_
 from p2pmsg.queue.rules.pace import Pace
 from p2pmsg.queue.rules.store import MAY_BE_DONE, End, Given, JobStore
 from p2pmsg.queue.rules.worker import (
+    CUT,
     GAVE_ALL,
     NEVER_NS,
     TIMED_OUT,
@@ -404,7 +405,7 @@ class JobQueue:
         self.store.handle_timer(now_ns=now_ns)
         holders: list[tuple[Worker, bool]] = []
         for worker in list(self.workers.values()):
-            if not worker.is_cut:
+            if worker.state is not CUT:
                 if worker.assigned.count and now_ns >= worker.hold.due_ns:
                     holders.append((worker, self._act_on_holder(worker, now_ns)))
             elif now_ns >= worker.last_heard_ns + to_ns(self.limits.ack_timeout):
@@ -420,24 +421,28 @@ class JobQueue:
         """Return when `handle_timer`, `take` or `recalls` may have something to do by itself."""
         store = self.store
         times = [] if (due_ns := store.next_deadline_ns()) is None else [due_ns]
-        waits: list[int] = []  # which may have passed, without anything that could be done
         if store.ready:
-            waits += store.opens_ns, self.breaker.next_deadline_ns()
-            for worker in self.workers.values():
-                waits += worker.breaker.next_deadline_ns(), worker.trust.paused_until_ns
+            times += self._waits(now_ns)
         for worker in self.workers.values():
-            if worker.trust.distrusted_until_ns:
-                waits.append(worker.trust.distrusted_until_ns)
-            if worker.is_cut:
-                waits.append(worker.cut_ns + to_ns(self.limits.grace))
+            if worker.trust.distrusted_until_ns > now_ns:
+                times.append(worker.trust.distrusted_until_ns)
+            if worker.state is CUT:
                 times.append(worker.last_heard_ns + to_ns(self.limits.ack_timeout))
-            if worker.assigned.count:
-                waits.append(self._recall_due_ns(worker))
-                if not worker.is_cut:
+                if worker.cut_ns + to_ns(self.limits.grace) > now_ns:
+                    times.append(worker.cut_ns + to_ns(self.limits.grace))
+            elif worker.assigned.count:
+                if self.hold_ns:
                     times.append(worker.hold.due_ns)
-        times += (time for time in waits if time > now_ns)
-        due_ns = min(times, default=NEVER_NS)
-        return due_ns if due_ns < NEVER_NS else None
+                if (recall_ns := self._recall_due_ns(worker)) > now_ns:
+                    times.append(recall_ns)
+        return min(times) if times else None
+
+    def _waits(self, now_ns: int) -> list[int]:
+        """Return until when it is not handed out what could be."""
+        waits = [self.store.opens_ns, self.breaker.next_deadline_ns()]
+        for worker in self.workers.values():
+            waits += worker.breaker.next_deadline_ns(), worker.trust.paused_until_ns
+        return [time_ns for time_ns in waits if time_ns > now_ns]
 
     @property
     def assigned_count(self) -> int:

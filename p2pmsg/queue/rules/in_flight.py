@@ -194,10 +194,11 @@ class DeliveryBatch:
         sent_ns: when, by the monotonic clock.
         at_ns: when, in ns since the epoch.
         size: bytes.
+        is_alone: whether it is a job that goes alone.
 
     """
 
-    __slots__ = ("at_ns", "count", "first", "jobs", "open", "run", "sent_ns", "size")
+    __slots__ = ("at_ns", "count", "first", "is_alone", "jobs", "open", "run", "sent_ns", "size")
 
     def __init__(
         self, first: int, run: JobRun | None, jobs: list[QueuedJob] | None, sent_ns: int, at_ns: int
@@ -210,14 +211,10 @@ class DeliveryBatch:
         else:
             assert jobs is not None
             self.count, self.size = len(jobs), sum(job.size for job in jobs)
+        self.is_alone = jobs is not None and jobs[0].goes_alone
         self.open = (1 << self.count) - 1
         self.sent_ns = sent_ns
         self.at_ns = at_ns
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether it is a job that goes alone."""
-        return self.jobs is not None and self.jobs[0].goes_alone
 
     @property
     def stop(self) -> int:

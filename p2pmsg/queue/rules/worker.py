@@ -49,6 +49,7 @@ class WorkerEvent(enum.IntEnum):
     JOINED = enum.auto()
 
 
+CUT: Final = WorkerState.CUT  # an Enum's member takes 40 ns to find
 _S, _E = WorkerState, WorkerEvent
 _HERE: Final = {_E.BROKE: _S.CUT, _E.JOINED: _S.OPEN}
 WORKER_TRANSITIONS: Final[dict[WorkerState, dict[WorkerEvent, WorkerState]]] = {
@@ -277,7 +278,7 @@ class Worker:
     @property
     def is_cut(self) -> bool:
         """Whether its connection broke."""
-        return self.state is WorkerState.CUT
+        return self.state is CUT
 
     def takes(self, frame_bytes: int) -> bool:
         """Whether it takes a frame of so many bytes."""
@@ -294,7 +295,7 @@ class Worker:
     def credit(self, *, now_ns: int) -> int:
         """Return how many jobs more it may have."""
         has = self.assigned.count
-        if self.state is WorkerState.CUT or self.blocked or (has and self.assigned.has_alone):
+        if self.state is CUT or self.blocked or (has and self.assigned.has_alone):
             return 0
         if now_ns < self.trust.paused_until_ns or not self.breaker.allows(now_ns=now_ns):
             return 0

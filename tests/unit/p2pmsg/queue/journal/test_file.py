@@ -33,9 +33,9 @@ def job(sequence, **fields):
     return QueuedJob(sequence, b"\x01" * 50, 1000 + sequence, **fields)
 
 
-def opened(folder, **settings):
+def opened(folder, segment_bytes=2**24, **settings):
     state = JournalState()
-    journal = Journal(QueueLogConfig(folder, **settings), state)
+    journal = Journal(QueueLogConfig(folder, **settings), state, segment_bytes=segment_bytes)
     journal.begin_run(state.deliveries)
     return journal, state
 
