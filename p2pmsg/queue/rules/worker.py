@@ -10,8 +10,11 @@ from recovery.checks import to_ns
 from recovery.retry import RetryPolicy
 
 NEVER_NS: Final = 2**63
-_UNPROVEN: Final = 1e-6
-"""Decides between workers that have as much in flight: those that have done a job come first."""
+_SETBACK: Final = 1e-6
+"""Decides between workers that have as much in flight: one that failed comes after others for each
+time in a row, and one that has done no job yet. Else one that rejects all, and joined first, got
+each job again, at once and after each pause, before anybody else did one."""
+_SETBACKS_MAX: Final = 100
 _DISTRUST_MOST_NS: Final = 60_000_000_000
 TIMED_OUT: Final = RetryPolicy(1_000_000_000, _DISTRUST_MOST_NS)
 GAVE_ALL: Final = RetryPolicy(20_000_000, _DISTRUST_MOST_NS)
@@ -303,8 +306,8 @@ class Worker:
 
     def order(self, *, now_ns: int) -> float:
         """Return its place among those that may have a job: the lower, the sooner."""
-        trust = self.trust
-        return (now_ns < trust.distrusted_until_ns) + (0.0 if trust.acked else _UNPROVEN)
+        setbacks = min(self.breaker.failures + (not self.trust.acked), _SETBACKS_MAX)
+        return (now_ns < self.trust.distrusted_until_ns) + _SETBACK * setbacks
 
     def is_distrusted(self, *, now_ns: int) -> bool:
         """Whether it may be stuck in a job."""

@@ -408,6 +408,16 @@ def test_one_that_fails_at_what_others_do_is_stopped_alone(how):
     assert machine.warnings[-1][0] == "bad"
 
 
+def test_one_that_rejects_all_and_joined_first_does_not_keep_the_jobs_from_others():
+    machine = watchful_queue(deliveries_max=1000)
+    bad, good = (machine.join(n, name, 1, now_ns=0) for n, name in enumerate(("bad", "good")))
+    machine.store.push_run(run(1))
+    while (pair := machine.take(now_ns=0)) is not None and pair[0] is bad:
+        assert bad.trust.failed < 3
+        machine.reject(bad, pair[1].first, "no", 0, now_ns=0)
+    assert pair[0] is good
+
+
 def test_reasons_are_bounded():
     machine = watchful_queue(history_characters_max=10_000, deliveries_max=100)
     worker = machine.join(1, "w", 4, now_ns=0)
