@@ -11,9 +11,9 @@ MODULE = "p2pmsg.pytest_plugin"
 IS_INSTALLED = any(each.value == MODULE for each in entry_points(group="pytest11"))
 PLUGIN = [] if IS_INSTALLED else ["-p", MODULE]
 
-OTHERS = ("xdist", "xdist.looponfail", "hypothesispytest", "cacheprovider")
+OTHERS = ("xdist", "xdist.looponfail", "hypothesispytest", "cacheprovider", "anyio")
 WITHOUT = [word for name in OTHERS for word in ("-p", f"no:{name}")]
-"""Plugins that would take half a second of each run, for nothing."""
+"""Plugins that would take half a second of each run, for nothing; anyio's imports asyncio."""
 
 
 @pytest.fixture
