@@ -77,10 +77,10 @@ class Announcements:
             return
         welcome = control.read_body(frame, control.Welcome)
         peer = self._table.peers.get(frame.session)
+        if not self._may_announce(line, peer, "publish", welcome.name, now_ns):
+            return
         if frame.flags & wire.FLAG_CLOSING:
             self._receive_closing(peer, line, now_ns)
-            return
-        if not self._may_announce(line, peer, "publish", welcome.name, now_ns):
             return
         state = self._table.lines[line]
         state.unknown_ns, state.refusal = None, ""

@@ -294,10 +294,9 @@ class SessionJoiner:
             elif handshake.is_complete and now_ns - peer.heard_ns > self._timeout_ns // 2:
                 # It has gone: its next incarnation would get this, queued, as its own.
                 is_due = False
-            elif handshake.closing and not handshake.is_complete:
-                is_due = self._is_complete(peer, peer.own)
             else:
-                is_due = peer.direct and handshake.is_report_due(now_ns, complete=False)
+                complete = self._is_complete(peer, peer.own)
+                is_due = peer.direct and handshake.is_report_due(now_ns, complete=complete)
             if is_due:
                 self.send_joined(peer, now_ns)
             if peer.relayed and now_ns - peer.handshake.began_ns > self._timeout_ns:

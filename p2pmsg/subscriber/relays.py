@@ -261,7 +261,9 @@ class RelayClient:
         """Note how far a relay is with a stream, as its heartbeat says."""
         if not any(route.handshake.line == line for route in peer.relayed):
             self.on_unknown(line, now_ns)
-        stream = peer.streams[frame.topic]
+        stream = peer.streams.get(frame.topic)
+        if stream is None:  # the session is held back until its echo, and is new to it
+            return
         known = stream.repairs.relay_heads.get(line, 0)
         stream.repairs.relay_heads[line] = frame.sequence
         if known < frame.sequence:

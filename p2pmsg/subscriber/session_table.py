@@ -264,6 +264,8 @@ class SessionTable:
         self.relays.forget(session)
         if self.keys is not None:
             self.keys.forget(session)
+        if self.cursor is not None and peer in self.cursor.newcomers:
+            self.cursor.newcomers.remove(peer)  # it begins no more, and holds no other one up
         for line in self.lines:
             if line.shared and line.session == session:
                 line.session = None

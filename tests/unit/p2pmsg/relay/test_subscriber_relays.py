@@ -84,6 +84,19 @@ def test_unknown_sessions_make_it_ask_again_but_not_all_the_time():
     assert not talk.core.lines[0].unknown_ns
 
 
+def test_a_relay_is_ahead_of_a_restarted_publisher_that_is_held_back():
+    talk = Relayed(lines=2)
+    talk.hear(welcome(incarnation=1))
+    talk.hear(echo(talk.probe().probe, head(0), incarnation=1))
+    talk.meet(line=1, heads=[head(0)])
+    talk.hear(welcome(incarnation=2))
+    assert talk.core.peers[SESSION].is_held
+    talk.hear(heartbeat(3, topic="new", incarnation=2), line=1)
+    assert "new" not in talk.core.peers[SESSION].streams
+    talk.hear(echo(talk.probe().probe, head(0), head(3, topic="new", start=0), incarnation=2))
+    assert talk.core.peers[SESSION].streams["new"].receiver.head == 3
+
+
 class TestTwoRoutes:
     @pytest.mark.parametrize("is_welcomed", [False, True])
     def test_the_relay_is_asked_when_the_publisher_gives_no_answer(self, is_welcomed):

@@ -63,6 +63,19 @@ def test_nothing_is_noted_before_it_is_certain_and_joining_waits_for_the_note(li
     assert [kind for kind, *_ in talk.asked(Kind.JOINED)] == ["JOINED"]
 
 
+def test_who_is_forgotten_before_it_has_begun_holds_no_other_one_up(lives):
+    talk = lives.begin()
+    talk.hear(welcome())
+    talk.hear(data(0))
+    lives.points.note(talk.core.peers[SESSION])  # as where its publisher's log has gone back
+    talk.core.table.forget(SESSION)
+    talk.join(head(4), session=NEXT)
+    talk.record_newcomers()
+    assert list(lives.points.file.cursor.sessions) == [NEXT]
+    talk.hear(data(4, session=NEXT))
+    assert talk.read() == [("t", 4, 1)]
+
+
 def test_a_note_that_fails_is_made_again(lives):
     talk = lives.begin()
     talk.join(head(4))

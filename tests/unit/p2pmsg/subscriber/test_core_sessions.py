@@ -6,7 +6,7 @@ import pytest
 
 from p2pmsg.peers.subscriber_stats import subscriber_stats
 from p2pmsg.subscriber import session_table
-from p2pmsg.wire import Kind
+from p2pmsg.wire import FLAG_CLOSING, Kind
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
 from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head
 
@@ -111,6 +111,22 @@ NEVER_JOINED = {
         [("t", 0, 500, "publisher_gone"), ("t", 500, 1)],
     ),
 }
+
+
+def test_who_misses_something_stays_known_to_a_publisher_that_closes():
+    talk = Talk(repair_timeout=100).join(head(0))
+    talk.hear(welcome(flags=FLAG_CLOSING))
+    talk.hear(echo(talk.probe().probe, head(5)))
+    came = []
+    for _ in range(20):
+        talk.hear(heartbeat(5))
+        talk.pass_ms(1000)
+        came += [body.complete for _, body, _ in talk.asked(Kind.JOINED)]
+    assert len(came) >= 4
+    assert not any(came)
+    talk.reply(data(0, 5))
+    talk.pass_ms(1000)
+    assert [body.complete for _, body, _ in talk.asked(Kind.JOINED)] == [True]
 
 
 @pytest.mark.parametrize(("start", "expected"), NEVER_JOINED.values(), ids=NEVER_JOINED)

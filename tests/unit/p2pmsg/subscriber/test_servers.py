@@ -69,8 +69,10 @@ def test_a_session_is_its_publishers_and_no_other_servers():
 
     talk.hear(data(0, topic="b1", session=SESSION), line=1)  # bob may publish b1, but not as ann
     talk.hear(frames.welcome(SESSION, recovery="memory://bob"), line=1)
-    assert talk.core.invalid == {"denied": 2}
+    talk.hear(frames.welcome(SESSION, flags=wire.FLAG_CLOSING), line=1)
+    assert talk.core.invalid == {"denied": 3}
     assert talk.core.peers[SESSION].own.recovery == "memory://r"
+    assert not talk.core.peers[SESSION].closing
     talk.hear(data(0, topic="a1", session=SESSION))
     talk.hear(data(0, topic="b1", session=7), line=1)
     assert talk.read() == [("a1", 0, 1), ("b1", 0, 1)]
