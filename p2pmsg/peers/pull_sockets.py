@@ -90,18 +90,18 @@ class PullSockets:
         """Leave the former socket, and connect another where there is an endpoint."""
         socket = self._sockets[at]
         if socket is not None:
-            self._sockets[at] = None
             self._left.append(socket)
-        self._connected_to[at] = core.arrivals.endpoint
-        if not core.arrivals.endpoint:
-            return
-        try:
-            place = transports.parse_endpoint(core.arrivals.endpoint).without_key()
-            if place.scheme == "tcp":  # by the way that leads to the pusher: its name may not
-                place = place.with_host(self._places[at].host)
-            socket = self._network.pull_socket(place, curve=self._clients[at].curve)
-            socket.open()
-        except transports.TransportError:
-            core.refuse_endpoint()
-        else:
-            self._sockets[at] = socket
+            self._sockets[at] = None
+        endpoint = core.arrivals.endpoint
+        if endpoint:
+            try:
+                place = transports.parse_endpoint(endpoint).without_key()
+                if place.scheme == "tcp":  # by the way that leads to the pusher: its name may not
+                    place = place.with_host(self._places[at].host)
+                self._left.append(self._network.pull_socket(place, curve=self._clients[at].curve))
+                self._left[-1].open()
+            except transports.TransportError:
+                core.refuse_endpoint()
+            else:
+                self._sockets[at] = self._left.pop()
+        self._connected_to[at] = endpoint
