@@ -1,9 +1,7 @@
 """What drivers are made of: the section, signals to stop, and the driver of a network in memory."""
 
 import asyncio
-import gc
 import signal
-import sys
 import threading
 
 import pytest
@@ -14,6 +12,7 @@ from p2pmsg.driver.stop_signals import StopSignals
 from p2pmsg.driver.virtual import ENDLESS_NS, Turns, VirtualDriver, VirtualLoopDriver
 from p2pmsg.errors import ClosedError, ReentrantCallError
 from p2pmsg.testing.network import FaultyNetwork
+from tests.strikes import AtLine
 from tests.unit.p2pmsg.driver.toy import FAR_NS, LetterBox
 
 LINES_MAX = 40
@@ -40,26 +39,10 @@ class Ledger:
 
 def interrupted_at(line, call):
     """Call, with a KeyboardInterrupt at the so many-th line of it that runs; whether it came."""
-    left, files = line, (section_module.__file__, __file__)
-
-    def trace(frame, event, argument):
-        nonlocal left
-        if event == "line" and frame.f_code.co_filename in files:  # no finalizer's
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-        return trace
-
-    gc.disable()  # else it may strike what other tests left to be finalized
-    sys.settrace(trace)
-    try:
+    files = {section_module.__file__, __file__}
+    with AtLine(files, line, error=KeyboardInterrupt) as at:
         call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-        gc.enable()
-    return False
+    return at.struck
 
 
 @pytest.mark.parametrize("way", ["run", "read"])

@@ -1,8 +1,5 @@
 """An exception at any line of the queue's engines: after `resync` no job is forgotten."""
 
-import gc
-import sys
-
 import pytest
 
 from p2pmsg.queue import puller_core, pusher_core, reports, rules, taking
@@ -11,6 +8,7 @@ from p2pmsg.queue.jobs import QueueIdentity, QueueJobs
 from p2pmsg.queue.journal.records import JournalState, change_record, push_record
 from p2pmsg.queue.puller_core import Process, PullerCore, PullerIdentity
 from p2pmsg.queue.rules import JobRun, QueuedJob
+from tests.strikes import AtLine
 from tests.unit.p2pmsg.queue.test_puller_core import down, make_puller, make_pusher, up
 
 JOBS = 6
@@ -18,28 +16,9 @@ JOBS = 6
 
 def struck_at(line, module, call):
     """Call, with an interrupt at the so many-th line of a module that runs; whether it came."""
-    left = line
-
-    def trace(frame, event, argument):
-        nonlocal left
-        if frame.f_code.co_filename != module.__file__:
-            return None
-        if event == "line":
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-        return trace
-
-    gc.disable()  # else it may strike what other tests left to be finalized
-    sys.settrace(trace)
-    try:
+    with AtLine({module.__file__}, line, error=KeyboardInterrupt) as at:
         call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-        gc.enable()
-    return False
+    return at.struck
 
 
 def work(pusher, line, done, now_ns):
