@@ -39,7 +39,7 @@ $(BIN)/python:
 		"$$($(or $(PYTHON),python3) --version 2>&1 | head -n 1). Name one: make PYTHON=/path/to/python3.11" >&2; \
 	exit 1
 
-$(DEV_STAMP): pyproject.toml hatch_build.py p2pmsg/native/compiled.pyx | $(BIN)/python
+$(DEV_STAMP): pyproject.toml p2pmsg/native/hatch_build.py p2pmsg/native/compiled.pyx | $(BIN)/python
 	@echo "setup: installing p2pmsg and its development tools"
 	@$(PIP_INSTALL) --editable '.[dev]'
 	@$(BIN)/p2pmsg --version

@@ -202,7 +202,8 @@ def test_no_byte_beyond_a_frame_is_touched(rounds, tmp_path):
     made = tmp_path / "p2pmsg/native" / f"compiled{sysconfig.get_config_var('EXT_SUFFIX')}"
     source = made.with_name("compiled.pyx")
     options = "-fsanitize=address", "-fno-omit-frame-pointer", "-g"
-    code = "import sys, pathlib, hatch_build; source, made = map(pathlib.Path, sys.argv[1:3])"
+    code = "import sys, pathlib; sys.path.insert(0, 'p2pmsg/native'); import hatch_build"
+    code += "; source, made = map(pathlib.Path, sys.argv[1:3])"
     code += "; hatch_build.build(source, made, *sys.argv[3:])"
     command = [sys.executable, "-c", code, str(source), str(made), *options]
     subprocess.run(command, cwd=ROOT, check=True, timeout=300)

@@ -76,7 +76,7 @@ def key_of(source: Path) -> int:
 
 
 class NativeBuildHook(BuildHookInterface):
-    """Adds the compiled module to a wheel, or puts it beside its source for `pip install -e`."""
+    """Adds the compiled module to a wheel, or puts it next to its source for `pip install -e`."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, or say why not; `RuntimeError` where it must be compiled and cannot be."""
@@ -84,9 +84,9 @@ class NativeBuildHook(BuildHookInterface):
         if wanted not in ("", "0", "1"):
             raise RuntimeError(f"P2PMSG_NATIVE must be 0 or 1, not {wanted!r}")
         source = Path(self.root, NAME + ".pyx")
-        beside = source.with_name("compiled" + SUFFIX)
+        at = source.with_name("compiled" + SUFFIX)
         if version == "editable":
-            beside.unlink(missing_ok=True)
+            at.unlink(missing_ok=True)
         if wanted == "0":
             return
         # pip builds a package twice, and the first time for its metadata alone.
@@ -103,6 +103,6 @@ class NativeBuildHook(BuildHookInterface):
             return
         build_data["pure_python"], build_data["infer_tag"] = False, True
         if version == "editable":
-            shutil.copyfile(made, beside)
+            shutil.copyfile(made, at)
         else:
             build_data["force_include"][str(made)] = NAME + SUFFIX
