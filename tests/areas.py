@@ -8,6 +8,9 @@ from fnmatch import fnmatch
 
 AREAS = {
     "spine": (),
+    "promise": ("simulation/test_promise.py",),
+    "interrupts": ("integration/test_struck.py", "integration/test_*interrupt*.py",
+                   "integration/test_exit.py", "integration/test_forked.py"),
     "recovery": ("unit/recovery/test_*.py", "property/recovery/*"),
     "log": (
         "unit/recovery/log/*", "unit/p2pmsg/publisher/test_log.py",
