@@ -1,6 +1,7 @@
 """A log against a list: what is served is what was written, through kills, crashes and failures."""
 
 import errno
+from contextlib import contextmanager
 from random import Random
 from unittest import mock
 
@@ -46,6 +47,7 @@ class Log:
         kept: (session, topic, start, stop, frame, appended ns) of what was written and not lost to
             a crash, the oldest first. Retention may have deleted a first part of it.
         synced: how many of them no crash can take.
+        is_final: whether a sync has failed: then this writer makes no other.
         used: by stream, the sequence above all that were ever handed out.
         skips: by stream, what was skipped after crashes.
 
@@ -66,6 +68,7 @@ class Log:
     def open(self):
         self.writer = LogWriter(self.config, session=OWN, now_ns=self.now_ns, store=self.store)
         self.reader = self.other = None
+        self.is_final = False
 
     # What a process does.
 
@@ -75,46 +78,31 @@ class Log:
         frame = b"%d %d;" % (start, self.number) + bytes(size)
         if self.writer.floor and key[0] == OWN and key not in self.writer.streams():
             self.skips[key] = [(0, self.writer.floor)]
-        try:
+        with self.may_fail():
             self.writer.append(
                 *key, start, count, frame, timestamp_ns_max=self.number, now_ns=self.now_ns
             )
-        except LogWriteError:
-            assert self.store.failing
-            return
-        self.number += 1
-        self.kept.append((*key, start, start + count, frame, self.now_ns))
-        if self.config.fsync != "always":
-            self.used[key] = start + count
+            self.number += 1
+            self.kept.append((*key, start, start + count, frame, self.now_ns))
+            if self.config.fsync != "always":
+                self.used[key] = start + count
 
     def sync(self):
-        try:
+        with self.may_fail():
             self.writer.sync()
-        except LogWriteError:
-            assert self.store.failing
-            return
-        self.now_synced()
+            self.now_synced()
 
     def sync_while(self, appends, later=(), dies=None):
         """Append while it waits, and after that; `dies` says in the middle of it: (when, how)."""
         count = len(self.kept)
-        pending = self.writer.begin_sync()
-        for stage, records in (("begun", appends), ("waited", later)):
-            if stage == "waited":
-                pending.wait()
-            for key, size in records:
-                self.append(key, 1, size)
-            if dies is not None and dies[0] == stage:
-                self.kill() if dies[1] == "kill" else self.crash(dies[1])
-                return
-        try:
-            self.writer.end_sync(pending)
-        except LogWriteError:
-            assert self.store.failing
-            return
-        self.now_synced(count)
+        with self.may_fail():
+            pending = self.writer.begin_sync()
+            if self.goes_on_after(pending, appends, later, dies):
+                self.writer.end_sync(pending)
+                self.now_synced(count)
 
     def now_synced(self, count=None):
+        assert not self.is_final
         count = len(self.kept) if count is None else count
         self.synced = max(self.synced, count)
         for session, topic, _, stop, *_ in self.kept[:count]:
@@ -122,21 +110,21 @@ class Log:
 
     def expire(self, seconds):
         self.now_ns += seconds * S
-        try:
+        with self.may_fail():
             self.writer.sync(self.now_ns)
-        except LogWriteError:
-            assert self.store.failing
 
     def expire_while(self, seconds, appends, later=(), dies=None):
         """Append while the oldest segments are deleted; `dies` as of `sync_while`."""
         self.now_ns += seconds * S
-        try:
+        with self.may_fail():
             pending = self.writer.begin_sync(self.now_ns)
-        except LogWriteError:
-            assert self.store.failing
-            return
+            if self.goes_on_after(pending, appends, later, dies):
+                self.writer.end_sync(pending)
+
+    def goes_on_after(self, pending, appends, later, dies):
+        """Append before it waited and after; return whether it did not die in between."""
         for stage, records in (("begun", appends), ("waited", later)):
-            if stage == "waited" and pending is not None:
+            if stage == "waited":
                 pending.wait()
             for key, size in records:
                 self.append(key, 1, size)
@@ -145,18 +133,27 @@ class Log:
                     self.close()
                 else:
                     self.kill() if dies[1] == "kill" else self.crash(dies[1])
-                return
+                return False
+        return True
+
+    @contextmanager
+    def may_fail(self):
+        """What fails says so: where the disk does, and permanently after a sync that failed."""
         try:
-            if pending is not None:
-                self.writer.end_sync(pending)
-        except LogWriteError:
-            assert self.store.failing
+            yield
+        except LogWriteError as error:
+            assert self.store.failing or self.is_final
+            self.is_final |= "cannot be forced to the disk" in str(error)
 
     def fail(self, operations):
         self.store.failing = dict.fromkeys(operations, FULL)
 
     def mend(self):
         self.store.failing = {}
+        if self.is_final:
+            with pytest.raises(LogWriteError, match="cannot be forced to the disk"):
+                self.writer.sync()
+            self.close()  # another writer goes on
 
     # How it ends, and begins again.
 
@@ -175,7 +172,7 @@ class Log:
     def close(self):
         self.store.failing = {}
         before = {key: self.writer.next(*key) for key in KEYS}
-        has_failed = self.writer.has_failed
+        has_failed = self.is_final
         self.writer.close()
         self.store.kill()
         # What a failed sync leaves open has the index of an earlier time, if any.
@@ -312,6 +309,7 @@ class Log:
         if not self.store.failing and not writer._must_cut:
             assert writer.bytes == sum(sizes) or writer._segment_bytes < 0
         assert writer.unsynced_bytes >= 0
+        assert writer.has_failed == self.is_final
 
 
 KEY = st.sampled_from(KEYS)
