@@ -181,11 +181,7 @@ class LoopDriver(TaskDriver):
             wait_ns = self.take_turn()
             if self.stopping:
                 return
-            self._watch(self.peer.fds())
-            if wait_ns <= 0:
-                self.wake()
-            else:
-                self._expect(wait_ns)
+            self._await(self.peer.fds(), wait_ns)
         except BaseException as error:  # it must go on: without it nothing is repaired
             if self.stopping:
                 return
@@ -197,13 +193,16 @@ class LoopDriver(TaskDriver):
                 _log.exception("%s: its turn failed; it goes on", self.peer.name)
 
     def _rest_until(self, deadline_ns: int | None) -> None:
-        """Have a turn taken when something comes or is due; soon where that is now."""
         fds, due_ns = self.section.run(self._find_due)
-        wait_ns = (due_ns if deadline_ns is None else min(due_ns, deadline_ns)) - self.now_ns()
+        due_ns = due_ns if deadline_ns is None else min(due_ns, deadline_ns)
+        self._await(fds, due_ns - self.now_ns())
+
+    def _await(self, fds: Collection[int], wait_ns: int) -> None:
+        """Have a turn taken when something comes or is due; soon where that is now."""
+        self._watch(fds)
         if wait_ns <= 0:
             self.wake()
         else:
-            self._watch(fds)
             self._expect(wait_ns)
 
     def _find_due(self) -> tuple[Collection[int], int]:
