@@ -151,8 +151,8 @@ class JournalState:
 
     def _done(self, start: int, stop: int) -> None:
         for sequence in range(start, stop):
-            self.open.pop(sequence, None)
-            self.holders.pop(sequence, None)
+            for known in (self.open, self.dead, self.holders):
+                known.pop(sequence, None)
 
     def _failed(self, sequence: int, *fate: Any) -> None:
         if sequence in self.open:

@@ -22,7 +22,8 @@ def struck_at(line, module, call):
 
 
 def work(pusher, line, done, now_ns):
-    """Do one round of both ends, and all jobs that are there."""
+    """Do one round of both ends, and all jobs that are there; dead letters are tried again."""
+    pusher.queue.store.act_on_dead("retry", None, now_ns=now_ns)
     line.handle_timer(now_ns=now_ns)
     up(line, pusher, now_ns=now_ns)
     pusher.handle_timer(now_ns=now_ns)
@@ -31,6 +32,8 @@ def work(pusher, line, done, now_ns):
         done.append(job.sequence)
         if job.sequence % 3 == 2 and job.delivery_count == 1:
             line.reject(job, "not yet", 0.0)
+        elif job.sequence == 4 and job.delivery_count == 1:
+            line.discard(job, "never")
         else:
             line.ack(job)
     line.flush(now_ns=now_ns)
@@ -82,11 +85,13 @@ def test_at_any_line_of_a_pusher(module):
             pusher.resync(now_ns=8 * 10**9)
         for step in range(8, 80):  # beyond `ack_timeout`, for which a key may have to wait
             work(pusher, line, done, step * 10**9)
-        assert (store.done, store.in_flight, store.bytes) == (JOBS, 0, 0), number
+        ended = store.done + store.died
+        assert (ended, store.in_flight, store.bytes) == (store.accepted, 0, 0), number
         assert {*done} == {*range(JOBS)}
         for change in store.changes:
             state.apply(change_record(change))
         assert not state.open, number
+        assert not state.dead, number
     assert number > 100
 
 
