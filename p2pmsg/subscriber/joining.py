@@ -220,6 +220,8 @@ class SessionJoiner:
         What came meanwhile is read before anything is asked for, for `delay_ns`, or given up.
         """
         self._monitor.on_stopped(stopped_ns, now_ns)
+        for up in self._table.relays.upstreams.values():
+            up.met_ns = min(now_ns, up.met_ns + stopped_ns)
         for peer in self._table.peers.values():
             peer.last_heard_ns = min(now_ns, peer.last_heard_ns + stopped_ns)
             if peer.answered_ns >= 0:

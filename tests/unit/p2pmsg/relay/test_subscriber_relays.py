@@ -97,6 +97,17 @@ def test_a_relay_is_ahead_of_a_restarted_publisher_that_is_held_back():
     assert talk.core.peers[SESSION].streams["new"].receiver.head == 3
 
 
+def test_a_stop_of_this_process_is_no_silence_of_a_relay():
+    talk = Relayed()
+    talk.hear(relay_welcome())
+    talk.pass_ms(1000)
+    talk.now_ns += 20_000_000_000
+    for _ in range(4):
+        talk.hear(pulse(RELAY))
+        talk.pass_ms(500)
+    assert "warn" not in {what for what, _, _ in talk.commanded()}
+
+
 class TestTwoRoutes:
     @pytest.mark.parametrize("is_welcomed", [False, True])
     def test_the_relay_is_asked_when_the_publisher_gives_no_answer(self, is_welcomed):
