@@ -85,7 +85,7 @@ PAGES = Path(__file__).parent
 ROOT = PAGES.parent
 MODULES = (
     "p2pmsg", "p2pmsg.aio", "p2pmsg.aio.metrics", "p2pmsg.aio.reader", "p2pmsg.config",
-    "p2pmsg.errors", "p2pmsg.message", "p2pmsg.frames", "p2pmsg.stats",
+    "p2pmsg.errors", "p2pmsg.message", "p2pmsg.frames", "p2pmsg.stats", "p2pmsg.listener",
     "p2pmsg.log", "p2pmsg.reader", "p2pmsg.queue", "p2pmsg.requests", "p2pmsg.relay",
     "p2pmsg.moldudp64", "p2pmsg.metrics", "p2pmsg.statsd", "p2pmsg.testing", "p2pmsg.app",
     "p2pmsg.bridge", "p2pmsg.webhooks", "p2pmsg.http", "p2pmsg.plain", "p2pmsg.store",

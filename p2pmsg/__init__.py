@@ -6,8 +6,8 @@ reported lost with its exact range and reason.
 The names here are what most programs need; `p2pmsg.aio` has those for asyncio. The rest is by
 subject: `p2pmsg.config`, `p2pmsg.errors`, `p2pmsg.stats`, `p2pmsg.message`, `p2pmsg.frames`,
 `p2pmsg.log`, `p2pmsg.queue`, `p2pmsg.requests`, `p2pmsg.relay`, `p2pmsg.reader`, `p2pmsg.bridge`,
-`p2pmsg.security`, `p2pmsg.moldudp64`, `p2pmsg.metrics`, `p2pmsg.statsd`, `p2pmsg.app`,
-`p2pmsg.http`, `p2pmsg.webhooks`, `p2pmsg.testing`, `p2pmsg.codec`, `p2pmsg.plain`,
+`p2pmsg.security`, `p2pmsg.listener`, `p2pmsg.moldudp64`, `p2pmsg.metrics`, `p2pmsg.statsd`,
+`p2pmsg.app`, `p2pmsg.http`, `p2pmsg.webhooks`, `p2pmsg.testing`, `p2pmsg.codec`, `p2pmsg.plain`,
 `p2pmsg.store`, `p2pmsg.native`; packages that build upon this one take `p2pmsg.toolkit`, as its own
 do. Each is imported when it is first used: a program pays for what it uses.
 """
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from p2pmsg import errors as errors
     from p2pmsg import frames as frames
     from p2pmsg import http as http
+    from p2pmsg import listener as listener
     from p2pmsg import log as log
     from p2pmsg import message as message
     from p2pmsg import metrics as metrics
@@ -121,9 +122,9 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 _SUBMODULES = {
-    "aio", "app", "bridge", "codec", "config", "errors", "frames", "http", "log", "message",
-    "metrics", "moldudp64", "plain", "queue", "reader", "relay", "requests", "security", "stats",
-    "statsd", "store", "testing", "toolkit", "webhooks",
+    "aio", "app", "bridge", "codec", "config", "errors", "frames", "http", "listener", "log",
+    "message", "metrics", "moldudp64", "plain", "queue", "reader", "relay", "requests", "security",
+    "stats", "statsd", "store", "testing", "toolkit", "webhooks",
 }  # fmt: skip
 
 

@@ -8,10 +8,11 @@
 - Endpoints, topics, messages: peers read and check theirs by `parse_endpoint`, `check_topics`,
   `matches`, `check_message` and `converted`.
 - Peers of one's own: `Peer` has sockets, an engine and verbs (`Verb`), and `ThreadFace` and
-  `LoopFace` have a driver for it, as in docs/design/driver.md. A `Session` is what a subscriber
-  knows of one publisher.
+  `LoopFace` have a driver for it, as in docs/design/driver.md. A `PublisherPeer`, which
+  `PublisherSettings` describe, may be a part of one. A `Session` is what a subscriber knows of one
+  publisher.
 - Datagrams of a group or an address: `UdpReceiver`, which a poller waits for.
-- Text: values as JSON (`to_json`), times (`time_text`).
+- Text: values as JSON (`to_json`), times (`time_text`); seconds as nanoseconds (`to_ns`).
 
 It is imported eagerly and needs no extra.
 """
@@ -45,6 +46,8 @@ from p2pmsg.driver.stop_signals import StopSignals
 from p2pmsg.driver.verbs import Verb
 from p2pmsg.json_text import json_value, time_text, to_json
 from p2pmsg.peers.network import here
+from p2pmsg.peers.opening import Settings as PublisherSettings
+from p2pmsg.peers.publisher import PublisherPeer
 from p2pmsg.peers.serving import check_count
 from p2pmsg.peers.settings import check_endpoints, check_name, check_topics, parse_endpoint
 from p2pmsg.publisher.packing import check_message
@@ -53,6 +56,7 @@ from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Session
 from p2pmsg.subscriber.typed import converted
 from p2pmsg.topics import check_topic, matches
+from recovery.checks import to_ns
 from transports.endpoint import Endpoint
 from transports.hiding import hiding
 from transports.own_log import own_log
@@ -66,6 +70,8 @@ __all__ = [
     "GapPolicy",
     "LoopFace",
     "Peer",
+    "PublisherPeer",
+    "PublisherSettings",
     "Rarely",
     "Section",
     "Session",
@@ -106,6 +112,7 @@ __all__ = [
     "time_text",
     "time_to_wait",
     "to_json",
+    "to_ns",
     "was_closed",
     "whole",
 ]

@@ -11,7 +11,7 @@ from p2pmsg.cli.arguments import number, seconds
 from p2pmsg.cli.command import UsageError, command, flag, note, one_line, option
 from p2pmsg.cli.text import render_columns
 from p2pmsg.errors import translated
-from p2pmsg.multicast.listener import Listener, StreamView
+from p2pmsg.listener import Listener, StreamView
 from p2pmsg.toolkit import UdpReceiver, parse_endpoint
 
 _TRAINS_PER_LOOK = 64

@@ -20,10 +20,17 @@ from p2pmsg.metrics.deltas import (
     check_size,
     check_tags,
 )
-from p2pmsg.peers.opening import Settings
-from p2pmsg.peers.publisher import PublisherPeer
 from p2pmsg.statsd import DELTAS_TOPIC, ListenEndpoint, make_key, parse_listen
-from p2pmsg.toolkit import INHERITED, Peer, Verb, check_process, checked, shown
+from p2pmsg.toolkit import (
+    INHERITED,
+    Peer,
+    PublisherPeer,
+    PublisherSettings,
+    Verb,
+    check_process,
+    checked,
+    shown,
+)
 from p2pmsg.toolkit import check_name as check_publisher
 from p2pmsg.toolkit import own_log as _log
 
@@ -254,7 +261,7 @@ def _packets(lines: list[str]) -> Iterator[bytes]:
 class ExactPeer(MetricsPeer):
     """Publishes deltas for collectors, which subscribe and request what was lost."""
 
-    def __init__(self, settings: Settings, interval_s: float) -> None:
+    def __init__(self, settings: PublisherSettings, interval_s: float) -> None:
         check_process()
         self._publisher = PublisherPeer(settings)
         self._first = self.following()
@@ -403,7 +410,7 @@ class ClientBase:
         self._can_start_again = scheme not in _RELIABLE
         if scheme in _RELIABLE:
             config = config or PublisherConfig()
-            settings = Settings(title, endpoint, None, config, log, security)
+            settings = PublisherSettings(title, endpoint, None, config, log, security)
             self._make_peer: Callable[[], MetricsPeer] = partial(ExactPeer, settings, interval)
         elif scheme in ("udp", "unixgram"):
             if log is not None:

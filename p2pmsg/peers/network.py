@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import transports
 from p2pmsg.driver.lifecycle import zmq_context
 from p2pmsg.driver.machine import Machine
-from p2pmsg.publisher.served import FrameMemory
+from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
 from transports.base import RECEIVE_BUFFER_BYTES
 from transports.zmq_socket import FRAME_BYTES_MAX
 
@@ -32,6 +32,7 @@ _QUEUE_FRAMES: Final = 100_000
 """Frames in the sockets of a work queue: more than a worker may have in flight. Its credit is the
 bound, and a frame has a job at least."""
 _PULLED_FRAMES: Final = 1000
+_ZMQ_MEMORY: Final = FrameMemory(transports.make_zmq_frame, transports.free_zmq_frames)
 
 
 class Network(Machine):
@@ -42,7 +43,6 @@ class Network(Machine):
         wall_ns: the clock of the wall, in ns since the epoch.
         random: the source of ids, keys and of what is spread by chance.
         keeps_replies: whether a recovery channel that loses anything ends, as one of TCP does.
-        frame_memory: where frames are kept that leave over connections.
         queue_segment_bytes: size of a segment of a queue's log: what is settled is deleted by the
             segment. 16 MiB are read in some 100 ms after a crash.
 
@@ -53,7 +53,11 @@ class Network(Machine):
     random: Random = SystemRandom()  # a forked child would repeat what another one draws
     keeps_replies = True
     queue_segment_bytes = 16 * 2**20
-    frame_memory = FrameMemory(transports.make_zmq_frame, transports.free_zmq_frames)
+
+    @property
+    def frame_memory(self) -> FrameMemory:
+        """Where frames are kept that leave over connections."""
+        return PYTHON_MEMORY if self.in_memory else _ZMQ_MEMORY
 
     def log_store(self, config: "LogConfig") -> "LogStore":
         """Return what holds a log's files."""
@@ -175,8 +179,12 @@ class Network(Machine):
     def busy_wait(
         self, seconds: float, has_come: Callable[[], object], turn: transports.Turn
     ) -> transports.BusyWait:
-        """Return what looks whether something `has_come`, for so long, before who waits sleeps."""
-        return transports.BusyWait(seconds * 1e6, has_come, turn=turn)
+        """Return what looks whether something `has_come`, for so long, before who waits sleeps.
+
+        In memory it never looks, as no time passes meanwhile.
+        """
+        looked_us = 0.0 if self.in_memory else seconds * 1e6
+        return transports.BusyWait(looked_us, has_come, turn=turn)
 
     def group_sender(self, endpoint: transports.Endpoint) -> transports.GroupSender:
         """Open a publisher's socket of a multicast; see `transports.udp`."""

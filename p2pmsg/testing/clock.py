@@ -1,8 +1,7 @@
 """A clock that stands still until it is advanced."""
 
 from p2pmsg.errors import ConfigError
-from p2pmsg.toolkit import checked
-from recovery.checks import to_ns
+from p2pmsg.toolkit import checked, to_ns
 
 
 class ManualClock:

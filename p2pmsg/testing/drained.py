@@ -1,11 +1,9 @@
 """Whether a subscriber, or a relay, knows of all that was sent to it."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from p2pmsg.peers.relay import RelayPeer
-from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.sessions import Session
-from p2pmsg.toolkit import matches
+from p2pmsg.toolkit import Session, matches
 
 
 def knows_all(topics: Sequence[str], peer: Session, heads: Mapping[str, tuple[int, int]]) -> bool:
@@ -19,7 +17,7 @@ def knows_all(topics: Sequence[str], peer: Session, heads: Mapping[str, tuple[in
 
 
 def knows_all_of_relay(
-    core: SubscriberCore, topics: Sequence[str], line: int, place: RelayPeer, *, hears: bool = True
+    core: Any, topics: Sequence[str], line: int, place: Any, *, hears: bool = True
 ) -> bool:
     """Whether it has joined all that a relay serves, on that line, and knows of all of it.
 

@@ -10,17 +10,15 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, Protocol, TypeVar
 
-import transports
-from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.virtual import EventDriver, VirtualDriver, VirtualLoopDriver
+from p2pmsg.log import LogConfig
 from p2pmsg.peers.network import Network
-from p2pmsg.publisher.served import PYTHON_MEMORY
+from p2pmsg.store import Store
 from p2pmsg.testing.memory_group import MemoryGroupReceiver, MemoryGroupSender
 from p2pmsg.testing.network import FaultyNetwork
-from recovery.log import LogConfig, MemoryStore
+from p2pmsg.toolkit import Endpoint, Peer
+from recovery.log import MemoryStore
 from recovery.memory_store import MemoryStoreFile
-from recovery.store import Store
-from transports.base import RECEIVE_BUFFER_BYTES
 from transports.memory import (
     MemoryPull,
     MemoryPush,
@@ -49,7 +47,7 @@ B = TypeVar("B", bound=MemoryServer)
 D = TypeVar("D", bound=EventDriver)
 
 
-def place_of(endpoint: transports.Endpoint) -> str:
+def place_of(endpoint: Endpoint) -> str:
     """Return the memory endpoint that stands for one of another kind."""
     if endpoint.scheme == "memory":
         return str(endpoint)
@@ -73,7 +71,6 @@ class Host(Network):
 
     """
 
-    frame_memory = PYTHON_MEMORY
     in_memory = True
     group_sender_type, group_receiver_type = MemoryGroupSender, MemoryGroupReceiver
 
@@ -146,59 +143,53 @@ class Host(Network):
         return stores.setdefault(str(path), MemoryStoreFile(str(path))).open(tables)
 
     def sender(
-        self, endpoint: transports.Endpoint, *, queue_frames: int, welcome: bytes = b"", **_: Any
+        self, endpoint: Endpoint, *, queue_frames: int, welcome: bytes = b"", **_: Any
     ) -> MemorySender:
         """Do as `Network.sender`."""
         place = self._bound(endpoint)
         return self._bind(MemorySender, place, queue_frames=queue_frames, welcome=welcome)
 
     def recovery_server(
-        self, endpoint: transports.Endpoint, *, queue_frames: int, **_: Any
+        self, endpoint: Endpoint, *, queue_frames: int, **_: Any
     ) -> MemoryRecoveryServer:
         """Do as `Network.recovery_server`; each incarnation has another place, as by port 0."""
         place = f"{self._bound(endpoint)}.{self.incarnation}"
         return self._bind(MemoryRecoveryServer, place, queue_frames=queue_frames)
 
-    def receiver(
-        self, endpoint: transports.Endpoint, *, queue_frames: int, **_: Any
-    ) -> MemoryReceiver:
+    def receiver(self, endpoint: Endpoint, *, queue_frames: int, **_: Any) -> MemoryReceiver:
         """Do as `Network.receiver`."""
         return self._connect(MemoryReceiver, endpoint, queue_frames=queue_frames)
 
     def recovery_client(
-        self, endpoint: transports.Endpoint, *, queue_frames: int, **_: Any
+        self, endpoint: Endpoint, *, queue_frames: int, **_: Any
     ) -> MemoryRecoveryClient:
         """Do as `Network.recovery_client`."""
         return self._connect(MemoryRecoveryClient, endpoint, queue_frames=queue_frames)
 
-    def queue_server(self, endpoint: transports.Endpoint, **_: Any) -> MemoryRecoveryServer:
+    def queue_server(self, endpoint: Endpoint, **_: Any) -> MemoryRecoveryServer:
         """Do as `Network.queue_server`."""
         return self._bind(MemoryRecoveryServer, self._bound(endpoint), queue_frames=_JOBS_MAX)
 
-    def queue_client(self, endpoint: transports.Endpoint, **_: Any) -> MemoryRecoveryClient:
+    def queue_client(self, endpoint: Endpoint, **_: Any) -> MemoryRecoveryClient:
         """Do as `Network.queue_client`."""
         client = MemoryRecoveryClient
         return self._connect(client, endpoint, queue_frames=_JOBS_MAX, keeps_all=True)
 
-    def push_socket(self, endpoint: transports.Endpoint, **_: Any) -> MemoryPush:
+    def push_socket(self, endpoint: Endpoint, **_: Any) -> MemoryPush:
         """Do as `Network.push_socket`."""
         return self._bind(MemoryPush, self._bound(endpoint), queue_frames=_JOBS_MAX)
 
-    def pull_socket(self, endpoint: transports.Endpoint, **_: Any) -> MemoryPull:
+    def pull_socket(self, endpoint: Endpoint, **_: Any) -> MemoryPull:
         """Do as `Network.pull_socket`."""
         return self._connect(MemoryPull, endpoint, queue_frames=_PULLED_FRAMES)
 
-    def busy_wait(self, *_: Any) -> transports.BusyWait:
-        """Do as `Network.busy_wait`: it never looks, as no time passes meanwhile."""
-        return transports.BusyWait(0.0, bool)
-
-    def group_sender(self, endpoint: transports.Endpoint) -> MemoryGroupSender:
+    def group_sender(self, endpoint: Endpoint) -> MemoryGroupSender:
         """Do as `Network.group_sender`."""
         made = self.group_sender_type(self.network, self._bound(endpoint), 1 + self.incarnation)
         return self._kept(made, made.answers)
 
     def group_receiver(
-        self, endpoint: transports.Endpoint, *, buffer_bytes: int = RECEIVE_BUFFER_BYTES
+        self, endpoint: Endpoint, *, buffer_bytes: int = 16 * 2**20
     ) -> MemoryGroupReceiver:
         """Do as `Network.group_receiver`."""
         made = self.group_receiver_type(
@@ -210,11 +201,11 @@ class Host(Network):
         made = kind(place, network=self.network.sockets, **options)
         return self._kept(made, made.endpoint)
 
-    def _connect(self, kind: Callable[..., S], endpoint: transports.Endpoint, **options: Any) -> S:
+    def _connect(self, kind: Callable[..., S], endpoint: Endpoint, **options: Any) -> S:
         name, sockets = self._next_name(), self.network.sockets
         return self._kept(kind(place_of(endpoint), network=sockets, name=name, **options), name)
 
-    def _bound(self, endpoint: transports.Endpoint) -> str:
+    def _bound(self, endpoint: Endpoint) -> str:
         """Return the place of what is bound on this host; one for each port 0."""
         if endpoint.scheme == "memory":
             return str(endpoint)

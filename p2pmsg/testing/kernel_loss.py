@@ -10,7 +10,7 @@ import socket
 import struct
 from typing import Any
 
-from p2pmsg.peers.subscriber import SubscriberBase
+from p2pmsg import Subscriber, aio
 
 _SO_ATTACH_FILTER = 26
 _SO_DETACH_FILTER = 27
@@ -41,7 +41,7 @@ def lose(one: socket.socket, part: float) -> None:
     one.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
-def lose_datagrams(subscriber: SubscriberBase[Any], part: float) -> None:
+def lose_datagrams(subscriber: Subscriber[Any] | aio.Subscriber[Any], part: float) -> None:
     """Let the kernel drop `part` (0 to 1) of the datagrams to `subscriber`; 0: none any more.
 
     The subscriber may be a threaded one or one of asyncio.

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from p2pmsg.driver.virtual import Turns
 from p2pmsg.testing.clock import ManualClock
-from recovery.checks import to_ns
+from p2pmsg.toolkit import to_ns
 from recovery.memory_store import MemoryStoreFile
 from transports.memory import Link, MemoryClient, MemoryNetwork
 

@@ -26,8 +26,7 @@ from p2pmsg.testing.virtual_peers import (
     VirtualRelay,
     VirtualSubscriber,
 )
-from p2pmsg.toolkit import at_least, checked
-from recovery.checks import to_ns
+from p2pmsg.toolkit import at_least, checked, to_ns
 
 _DRAIN_S: Final = 60.0
 _QUEUE_FRAMES: Final = 1000

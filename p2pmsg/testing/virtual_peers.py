@@ -6,16 +6,14 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Final, NoReturn, Self
 
-from p2pmsg import Publisher, Relay, Subscriber
-from p2pmsg.driver.peer import Peer
+from p2pmsg import Publisher, Relay, Subscriber, aio
 from p2pmsg.driver.virtual import ENDLESS_NS
 from p2pmsg.errors import ClosedError
 from p2pmsg.message import Message, MessageBatch, T_co
-from p2pmsg.peers.loop.publisher import Publisher as LoopPublisher
-from p2pmsg.peers.loop.subscriber import Subscriber as LoopSubscriber
 from p2pmsg.peers.network import on
 from p2pmsg.testing.host import Host
 from p2pmsg.testing.network import FaultyNetwork
+from p2pmsg.toolkit import Peer
 
 ENDLESS_S: Final = ENDLESS_NS / 1e9
 """How long is waited, by the network's clock, where a real peer would wait without end."""
@@ -206,7 +204,7 @@ class VirtualPublisher(PublisherProcess, _Serving, Publisher):
     """
 
 
-class VirtualAioPublisher(PublisherProcess, LoopPublisher):
+class VirtualAioPublisher(PublisherProcess, aio.Publisher):
     """A publisher on a `VirtualNetwork`, used as `p2pmsg.aio.Publisher` is."""
 
 
@@ -297,7 +295,7 @@ class VirtualSubscriber(SubscriberProcess, Subscriber[T_co]):
             raise TimeoutError(f"{error}, {at}") from None
 
 
-class VirtualAioSubscriber(SubscriberProcess, LoopSubscriber[T_co]):
+class VirtualAioSubscriber(SubscriberProcess, aio.Subscriber[T_co]):
     """A subscriber on a `VirtualNetwork`, used as `p2pmsg.aio.Subscriber` is.
 
     It is the same subscriber, up to its sockets. While its calls wait, the network's time passes,

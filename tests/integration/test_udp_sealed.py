@@ -16,8 +16,8 @@ from p2pmsg.config import (
 )
 from p2pmsg.control import Heartbeat
 from p2pmsg.errors import AccessDeniedError, SecurityError
+from p2pmsg.listener import Listener
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.listener import Listener
 from p2pmsg.multicast.run import is_sealed
 from p2pmsg.multicast.seal import SealingKey
 from p2pmsg.multicast.signing import BlockSigner, SignedSealingKey

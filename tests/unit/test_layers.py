@@ -50,39 +50,21 @@ SATELLITES = ("app", "bridge", "cli", "http", "metrics", "statsd", "testing", "w
 """Packages over the kernel: they import what users can, and one another by public names."""
 PUBLIC = {
     "p2pmsg", "p2pmsg.aio", "p2pmsg.aio.metrics", "p2pmsg.aio.reader", "p2pmsg.codec",
-    "p2pmsg.config", "p2pmsg.errors", "p2pmsg.frames", "p2pmsg.log", "p2pmsg.message",
-    "p2pmsg.moldudp64", "p2pmsg.native", "p2pmsg.plain", "p2pmsg.queue", "p2pmsg.reader",
-    "p2pmsg.relay", "p2pmsg.requests", "p2pmsg.security", "p2pmsg.stats", "p2pmsg.store",
-    "p2pmsg.toolkit",
+    "p2pmsg.config", "p2pmsg.errors", "p2pmsg.frames", "p2pmsg.listener", "p2pmsg.log",
+    "p2pmsg.message", "p2pmsg.moldudp64", "p2pmsg.native", "p2pmsg.plain", "p2pmsg.queue",
+    "p2pmsg.reader", "p2pmsg.relay", "p2pmsg.requests", "p2pmsg.security", "p2pmsg.stats",
+    "p2pmsg.store", "p2pmsg.toolkit",
     *(f"p2pmsg.{each}" for each in SATELLITES),
     "p2pmsg.http.asgi", "p2pmsg.http.publishing",
 }  # fmt: skip
 """What the docstring of p2pmsg and README.md of http name."""
 PRIVATE_IMPORTS: dict[str, set[str]] = {
-    "p2pmsg.cli": {
-        "p2pmsg.multicast.listener",
-    },
-    "p2pmsg.metrics": {
-        "p2pmsg.peers.opening",
-        "p2pmsg.peers.publisher",
-    },
+    # A network in memory is another machine: its clock, its disks and its sockets.
     "p2pmsg.testing": {
-        "p2pmsg.driver.peer",
         "p2pmsg.driver.virtual",
-        "p2pmsg.peers.loop.publisher",
-        "p2pmsg.peers.loop.subscriber",
         "p2pmsg.peers.network",
-        "p2pmsg.peers.relay",
-        "p2pmsg.peers.subscriber",
-        "p2pmsg.publisher.served",
-        "p2pmsg.subscriber.core",
-        "p2pmsg.subscriber.sessions",
-        "recovery.checks",
         "recovery.log",
         "recovery.memory_store",
-        "recovery.store",
-        "transports",
-        "transports.base",
         "transports.memory",
     },
 }

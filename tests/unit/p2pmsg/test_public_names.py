@@ -14,9 +14,9 @@ from p2pmsg import aio, errors, metrics
 from p2pmsg.aio import metrics as aio_metrics
 
 MODULES = (
-    "aio", "app", "bridge", "config", "errors", "frames", "http", "log", "message", "metrics",
-    "moldudp64", "queue", "reader", "relay", "requests", "security", "stats", "statsd", "testing",
-    "webhooks",
+    "aio", "app", "bridge", "config", "errors", "frames", "http", "listener", "log", "message",
+    "metrics", "moldudp64", "queue", "reader", "relay", "requests", "security", "stats",
+    "statsd", "testing", "webhooks",
 )  # fmt: skip
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from p2pmsg import ConfigError, control, wire
 from p2pmsg.config import MulticastPublisherConfig, PublisherConfig
 from p2pmsg.control import Heartbeat
+from p2pmsg.listener import Listener
 from p2pmsg.multicast import datagram, parity
-from p2pmsg.multicast.listener import Listener
 from p2pmsg.multicast.progress import WAITING_MAX, ProgressMarks
 from p2pmsg.multicast.sender import MulticastSender, pack_datagrams
 from p2pmsg.publisher.packing import pack_slice
@@ -372,7 +372,7 @@ def test_garbage_is_counted():
 
 
 def test_streams_are_bounded(monkeypatch):
-    monkeypatch.setattr("p2pmsg.multicast.listener.STREAMS_MAX", 3)
+    monkeypatch.setattr("p2pmsg.listener.STREAMS_MAX", 3)
     listener = Listener()
     for index in range(5):
         pass_by(listener, data_of(0, 1, f"t{index}"))

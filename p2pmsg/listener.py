@@ -1,6 +1,7 @@
 """What an onlooker learns of a multicast: sessions, topics, rates and loss. No I/O.
 
-It asks for nothing and joins nobody, so what it misses is what the network lost on the way to it.
+`p2pmsg listen` is made of it: a `Listener` takes what a `p2pmsg.toolkit.UdpReceiver` receives. It
+asks for nothing and joins nobody, so what it misses is what the network lost on the way to it.
 """
 
 from dataclasses import dataclass, field
