@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from .bars import write_csv
 from .plan import Source
@@ -16,18 +15,12 @@ def main(arguments: argparse.Namespace) -> int:
 
     It is 0 only if every ledger balances, nothing is lost and the bars are equal.
     """
-    with_spark = not arguments.no_spark
-    picture = f"{arguments.output}.png" if arguments.output and with_spark else None
-    if picture is not None:
-        Path(picture).unlink(missing_ok=True)
     state = run_demo(
         Source(path=arguments.input, trades=arguments.trades),
         choose_progress(arguments.json),
-        with_spark=with_spark,
+        with_spark=not arguments.no_spark,
         log=arguments.log,
-        transport=arguments.transport or ("udp" if arguments.log is None else "tcp"),
         seconds=arguments.seconds,
-        picture=picture,
     )
     if arguments.output:
         write_csv(state.bars, arguments.output)
@@ -35,8 +28,6 @@ def main(arguments: argparse.Namespace) -> int:
         print(json.dumps(summarize(state)))
     else:
         print(render_report(state, arguments.output))
-        if picture is not None and Path(picture).exists():
-            print(f"a picture of Spark's bars is {picture}")
     if state.spark.startswith("left out:"):
         print(f"p2pmsg demo: Spark was {state.spark}", file=sys.stderr)
     for error in state.errors:

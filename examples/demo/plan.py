@@ -9,10 +9,6 @@ from .feed import FeedEvent, random_walk, read_feed
 
 TOPICS = {"trade": "trades", "quote": "quotes"}
 FEED_SECONDS = 6.0
-"""How long the feed takes, so that the proxy cuts connections while it runs."""
-_CUT_EVERY_S = 1.0
-_CUTS_MIN = 6
-"""How often the slow subscriber's connection is cut at least, however short the feed is."""
 MESSAGES_PER_S_MAX = 35_000
 """A feed that would have to be faster for that takes longer."""
 
@@ -48,7 +44,7 @@ class Plan:
     source: Source
     counts: dict[str, int]
     seconds: float
-    endpoint: str = "tcp://127.0.0.1:0"
+    endpoint: str
     log: str | None = None
 
     @property
@@ -56,14 +52,9 @@ class Plan:
         """How many messages there are."""
         return sum(self.counts.values())
 
-    @property
-    def cut_every_s(self) -> float:
-        """Over TCP, how often the slow subscriber's connection is cut."""
-        return min(_CUT_EVERY_S, self.seconds / _CUTS_MIN)
-
 
 def make_plan(
-    source: Source, seconds: float = FEED_SECONDS, log: str | None = None
+    source: Source, endpoint: str, seconds: float = FEED_SECONDS, log: str | None = None
 ) -> tuple[Plan, list[Bar]]:
     """Read the feed once: the plan, and the bars computed straight from the input."""
     counts: Counter[str] = Counter()
@@ -75,4 +66,5 @@ def make_plan(
 
     bars = compute_bars(counted())
     seconds = max(seconds, counts.total() / MESSAGES_PER_S_MAX)
-    return Plan(source=source, counts=dict(counts), seconds=seconds, log=log), bars
+    plan = Plan(source=source, counts=dict(counts), seconds=seconds, endpoint=endpoint, log=log)
+    return plan, bars

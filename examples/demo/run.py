@@ -9,7 +9,6 @@ from itertools import zip_longest
 from typing import Any
 
 from p2pmsg import codec
-from p2pmsg.testing import TcpProxy
 
 from .bars import Bar, round_volume
 from .plan import FEED_SECONDS, Plan, Source, make_plan
@@ -17,7 +16,7 @@ from .processes import Child, Children, DemoError, Event
 from .subscribing import Role, Tally
 
 LOSS = 0.05
-"""Over UDP, the part of each subscriber's datagrams that the kernel drops."""
+"""The part of each subscriber's datagrams that the kernel drops."""
 SPARK_MODULE = f"{__package__}.spark"
 SPARK_MISSING_STATUS = 3
 """The exit status of the Spark child where Java or PySpark is missing."""
@@ -42,8 +41,6 @@ class State:
         total, published: messages of the feed; those published by now.
         seconds: since the start.
         subscribers: the ledger of each subscriber by now.
-        transport: `udp` or `tcp`.
-        cuts: over TCP, how often the slow subscriber's connection was cut.
         restarts: how often the publisher was killed and started again on its log.
         spark: the state of Spark, in words; `spark_rows`: how many messages it read, None without
             it; `spark_lag`: how many it had not read after its last batch.
@@ -58,8 +55,6 @@ class State:
     published: int = 0
     seconds: float = 0.0
     subscribers: dict[str, Tally] = field(default_factory=dict)
-    transport: str = "udp"
-    cuts: int = 0
     restarts: int = 0
     spark: str = "not started"
     spark_rows: int | None = None
@@ -72,8 +67,6 @@ class State:
     @property
     def faults(self) -> str:
         """Which faults have occurred so far, in words."""
-        if self.transport == "tcp":
-            return f"{self.cuts} cuts"
         dropped = sum(tally.kernel_drops for tally in self.subscribers.values())
         return f"{dropped:,} datagrams dropped by the kernel"
 
@@ -97,10 +90,8 @@ def run_demo(
     *,
     with_spark: bool = True,
     log: str | None = None,
-    transport: str = "udp",
     seconds: float = FEED_SECONDS,
     spark_module: str = SPARK_MODULE,
-    picture: str | None = None,
 ) -> State:
     """Run the demo and return how it ended; at the end no child is left.
 
@@ -110,19 +101,16 @@ def run_demo(
 
     """
     began_s = time.monotonic()
-    plan, expected = make_plan(source, seconds, log)
-    if transport == "udp":
-        plan = replace(plan, endpoint=pick_group())
+    plan, expected = make_plan(source, pick_group(), seconds, log)
     if not plan.total:
         raise DemoError("the input has no events")
     progress.begin(plan)
     with Children() as children:
         demo = _Demo(children, plan, expected, progress, began_s)
         try:
-            return demo.run(spark_module if with_spark else None, picture)
+            return demo.run(spark_module if with_spark else None)
         finally:
             progress.end()
-            demo.close()
 
 
 class _Demo:
@@ -136,50 +124,34 @@ class _Demo:
     ) -> None:
         self._children, self._plan, self._progress = children, plan, progress
         self._began_s = began_s
-        is_udp = plan.endpoint.startswith("udp:")
-        self._state = State(
-            total=plan.total, expected=expected, transport="udp" if is_udp else "tcp"
-        )
+        self._state = State(total=plan.total, expected=expected)
         self._publisher: Child | None = None
         self._spark: Child | None = None
         self._killed: Child | None = None
-        self._proxy: TcpProxy | None = None
         self._counts: dict[str, int] | None = None
         self._done: dict[str, list[Bar]] = {}
         self._spark_bars: list[Bar] | None = None
         self._endpoint = ""
         self._joined = self._closed = False
 
-    def run(self, spark_module: str | None, picture: str | None) -> State:
+    def run(self, spark_module: str | None) -> State:
         self._publisher = self._start("publisher", "publishing", self._plan)
         self._follow(lambda: bool(self._endpoint))
-        endpoint = self._endpoint
-        if self._state.transport == "tcp":
-            self._proxy = TcpProxy(endpoint)
-        self._start_subscribers(endpoint, self._proxy.endpoint if self._proxy else endpoint)
+        self._start_subscribers(self._endpoint)
         self._follow(lambda: self._joined)
-        if self._proxy is not None:
-            self._proxy.cut_every(self._plan.cut_every_s)
         if spark_module is None:
             self._state.spark = "left out"
         else:
-            self._start_spark(spark_module, endpoint, picture)
+            self._start_spark(spark_module, self._endpoint)
         if self._plan.log is not None:
             self._follow(lambda: self._state.published >= self._plan.total * _KILL_AT)
             self._restart_publisher()
-        self._follow(lambda: "slow" in self._done)
-        if self._proxy is not None:
-            self._proxy.stop_cutting()
         self._follow(lambda: len(self._done) == 2 and self._counts is not None)
         self._follow(lambda: self._spark is None or self._spark_bars is not None)
         self._state.seconds = time.monotonic() - self._began_s
         self._leave()
         self._check()
         return self._state
-
-    def close(self) -> None:
-        if self._proxy is not None:
-            self._proxy.close()
 
     def _start(self, name: str, module: str, argument: Any) -> Child:
         text = codec.json_encode(argument).decode()
@@ -195,24 +167,21 @@ class _Demo:
         self._publisher = self._start("publisher", "publishing", plan)
         self._state.restarts += 1
 
-    def _start_subscribers(self, endpoint: str, proxied: str) -> None:
+    def _start_subscribers(self, endpoint: str) -> None:
         counts = self._plan.counts
         self._state.subscribers = {"fast": Tally(), "slow": Tally()}
-        loss = LOSS if self._state.transport == "udp" else 0.0
-        fast = Role(name="fast", endpoint=endpoint, counts=counts, loss=loss)
-        slow_seconds = self._plan.seconds * _SLOW_SHARE
-        slow = replace(fast, name="slow", endpoint=proxied, slow_seconds=slow_seconds)
+        fast = Role(name="fast", endpoint=endpoint, counts=counts, loss=LOSS)
+        slow = replace(fast, name="slow", slow_seconds=self._plan.seconds * _SLOW_SHARE)
         for role in (fast, slow):
             self._start(role.name, "subscribing", role)
 
-    def _start_spark(self, module: str, endpoint: str, picture: str | None) -> None:
+    def _start_spark(self, module: str, endpoint: str) -> None:
         self._state.spark = "starting"
         self._spark = self._children.start(
             "spark", module,
             "--peers", endpoint, "--topics", ",".join(sorted(self._plan.counts, reverse=True)),
             "--expected-rows", str(self._plan.total),
             "--timeout", f"{_SPARK_PATIENCE_S:.0f}",
-            *(("--picture", picture) if picture else ()),
         )  # fmt: skip
 
     def _follow(self, is_done: Callable[[], bool]) -> None:
@@ -222,8 +191,6 @@ class _Demo:
             self._poll()
             now_s = time.monotonic()
             self._state.seconds = now_s - self._began_s
-            if self._proxy is not None:
-                self._state.cuts = self._proxy.cuts
             self._progress.update(self._state)
             if now_s > deadline_s + self._plan.seconds:
                 raise DemoError(f"it takes longer than {PATIENCE_S:.0f} s: {self._state}")

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import spark_bridge
 
-from .picture import write_picture
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -143,11 +141,6 @@ def follow(query: "StreamingQuery", result: Result, arguments: argparse.Namespac
             break
     seconds = time.monotonic() - begun
     rows, bars = result.rows, result.bars
-    if arguments.picture and bars:
-        try:
-            write_picture(bars, arguments.picture)
-        except (ImportError, OSError, ValueError) as error:
-            _say(f"no picture: {error}")
     # Last: after the result the parent waits for nothing more, and may end this process.
     _emit(event="result", rows=rows, seconds=round(seconds, 3), bars=bars)
     return rows >= arguments.expected_rows
@@ -160,7 +153,6 @@ def main() -> int:
     parser.add_argument("--topics", default="trades", help="topics, separated by commas")
     parser.add_argument("--expected-rows", type=int, required=True, help="stop when so many came")
     parser.add_argument("--timeout", type=float, default=60.0, help="stop when so long none came")
-    parser.add_argument("--picture", help="draw the bars into this file (.png or .svg)")
     arguments = parser.parse_args()
     try:
         spark_bridge.require_spark()

@@ -33,7 +33,7 @@ class Role:
 
     Attributes:
         name: `fast` or `slow`.
-        endpoint: of the publisher, or of the proxy in front of it.
+        endpoint: of the publisher.
         counts: how many messages each topic will have.
         slow_seconds: how long it reads slowly, from its first message on.
         loss: part of its datagrams that the kernel drops.

@@ -32,34 +32,29 @@ def _log_directory(text: str) -> str:
     option("--seconds", "play the feed within so many seconds, or longer where that would be more "
            "than 35,000 messages a second (default 6)", "S",
            number(0.1, 1e9), default=6.0),
-    option("--output", "write the bars as CSV, and a picture of Spark's (FILE.png, "
-           "with the extras plot and spark)", "FILE", output_file),
+    option("--output", "write the bars as CSV", "FILE", output_file),
     flag("--json", "print one JSON object at the end, nothing else"),
     option("--log", "keep the publisher's log in this directory, kill the publisher midway and "
            "start it again", "DIR", _log_directory),
-    option("--transport", "how the feed is sent: udp, by multicast (default), or tcp (default "
-           "with --log)", choices=("udp", "tcp")),
     flag("--no-spark", "leave Spark out"),
 )  # fmt: skip
 def demo(arguments: argparse.Namespace) -> int:
     """Play a market feed to two subscribers and into Spark.
 
     A publisher process plays trades and quotes over UDP multicast. Two processes subscribe: fast,
-    and slow, which reads slowly for a while. The kernel drops 5 % of the datagrams of each. (Over
-    TCP, with --transport tcp, slow's connection is cut every second instead.) A Spark query makes
-    one-second bars (open, high, low, close, volume) of the trades. With a log, the publisher is
-    killed midway and started again. At the end the ledger of each subscriber is printed, and the
-    bars, compared with those computed directly from the input. Without Java or the extra `spark`
-    it runs all but Spark, and says so.
+    and slow, which reads slowly for a while. The kernel drops 5 % of the datagrams of each. A Spark
+    query makes one-second bars (open, high, low, close, volume) of the trades. With a log, the
+    publisher is killed midway and started again. At the end the ledger of each subscriber is
+    printed, and the bars, compared with those computed directly from the input. Without Java or the
+    extra `spark` it runs all but Spark, and says so.
 
     For example:
       p2pmsg demo
       p2pmsg demo --input market.jsonl.gz --output bars.csv
       p2pmsg demo --no-spark --trades 20000 --json
-      p2pmsg demo --transport tcp
       p2pmsg demo --log demo.log
     """
-    # Not above: each other command would load the proxy and the simulator with it.
+    # Not above: each other command would load it, too.
     place = "p2pmsg.demo" if find_spec("p2pmsg.demo") else "examples.demo"  # a wheel, or a clone
     status: int = import_module(f"{place}.command").main(arguments)
     return status

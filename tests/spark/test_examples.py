@@ -1,4 +1,4 @@
-"""The examples as a new user runs them; the picture of the bars."""
+"""The examples as a new user runs them."""
 
 import runpy
 import subprocess
@@ -6,13 +6,8 @@ import sys
 
 import pytest
 
-from examples.demo.picture import write_picture
 from tests.integration.test_guide import SHOWN, pages, programs, recipes
 from tests.spark.conftest import ROOT
-
-BARS = [
-    ["BTC", at * 10**9, 10.0 + at, 12.0 + at, 9.0 + at, 11.0 - at % 2, 1.5, 3] for at in range(20)
-]
 
 
 def run(name, *arguments):
@@ -62,14 +57,3 @@ def test_what_the_readme_and_the_guide_show(program, spark, monkeypatch, tmp_pat
     runpy.run_path(str(path), run_name="__main__")
 
     assert capfd.readouterr().out.split() == SHOWN.findall(program)
-
-
-@pytest.mark.parametrize("kind", ["png", "svg"])
-def test_a_picture_is_drawn(tmp_path, kind):
-    pytest.importorskip("matplotlib")
-    path = tmp_path / f"bars.{kind}"
-    write_picture([*BARS, ["ETH", 0, 1.0, 1.0, 1.0, 1.0, 0.0, 1]], path)
-
-    assert path.stat().st_size > 1000
-    with pytest.raises(ValueError, match="rows"):
-        write_picture([], path)
