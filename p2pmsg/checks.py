@@ -112,12 +112,6 @@ def time_to_wait(field_name: str, seconds: float) -> float:
     return max(0, min(seconds, _FOREVER_S))
 
 
-def check_visible(field_name: str, text: str) -> None:
-    """Raise `ConfigError` unless `text` is visible characters of ASCII, as a header has them."""
-    ok = isinstance(text, str) and text.isascii() and text.isprintable() and " " not in text
-    check(field_name, text, ok and bool(text), "visible characters of ASCII, one at least")
-
-
 def is_async(function: Any) -> bool:
     """Whether it is an `async def`, or an object whose `__call__` is one."""
     return any(map(inspect.iscoroutinefunction, _called_by(function)))

@@ -8,24 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 
 from p2pmsg import Publisher, Subscriber, codec
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import OneOf, command, flag, note, option
 from p2pmsg.cli.program import wait_for
 from p2pmsg.cli.secured import SECURITY, security_of
-from p2pmsg.cli.text import (
-    FIELDS,
-    fields_of,
-    line_format,
-    message_json,
-    message_line,
-    plural,
-    render_stats,
-    value_text,
-    write_lines,
-)
+from p2pmsg.cli.text import message_json, plural, render_stats, value_text, write_lines
 from p2pmsg.errors import MessageError, SecurityError, SessionEndedError
 from p2pmsg.message import MessageBatch
 from p2pmsg.toolkit import StopSignals
@@ -37,8 +27,6 @@ _SLICE_S = 0.25
 """How often `sub` checks whether its output is still read."""
 _CLOSE_S = 5.0
 """How long `pub` waits at the end until all subscribers have everything."""
-_COMMIT_S = 0.1
-"""How often `sub` commits what it has printed; forcing it to the disk takes about a millisecond."""
 
 
 @command(
@@ -185,20 +173,15 @@ def _key(value: Any, field: str) -> str:
     option("endpoints", "the publisher's endpoint: tcp://HOST:PORT, ipc://PATH, udp://GROUP:PORT "
            "or mold://GROUP:PORT; several separated by commas", "ENDPOINT", kinds.endpoints),
     kinds.TOPICS,
-    OneOf((
-        flag("--json", 'print each message as a JSON object: topic, sequence, key, timestamp_ns, '
-             'headers, value, publisher; bytes that are not UTF-8 as {"base64": "…"}'),
-        option("--format", "print each message as this line, with the fields "
-               f"{', '.join(f'{{{name}}}' for name in FIELDS)}, as Python's str.format takes them; "
-               r"\t and \n are a tab and a new line", "FORMAT", line_format),
-    )),
+    flag("--json", 'print each message as a JSON object: topic, sequence, key, timestamp_ns, '
+         'headers, value, publisher; bytes that are not UTF-8 as {"base64": "…"}'),
     kinds.COUNT,
     option("--start", "latest (default), earliest, a sequence, or a time such as "
            "2024-08-09T12:00:00Z, as far back as the publisher's buffer goes", "WHERE", kinds.start,
            default="latest"),
     option("--cursor", "keep the position in this file and continue from there at the next start; "
-           f"after a kill or a crash, only what was printed in the last {_COMMIT_S:g} s is "
-           f"printed again", "FILE"),
+           "after a kill only what was printed last is printed again, and after a crash of the "
+           "system that of the last second", "FILE"),
     option("--timeout", "give up, with status 1, when no message came for so many seconds "
            "(default: never)", "S", kinds.seconds),
     flag("--stats", "print the ledger on standard error at the end"),
@@ -222,9 +205,10 @@ def sub(arguments: argparse.Namespace) -> int:
       p2pmsg sub tcp://10.0.0.1:5556,tcp://10.0.0.2:5556 trades 'quotes.*' --json --start earliest
       p2pmsg sub tcp://127.0.0.1:5556 trades --count 10 --timeout 5 --stats
       p2pmsg sub tcp://127.0.0.1:5556 trades --start earliest --cursor trades.cursor
-      p2pmsg sub tcp://127.0.0.1:5556 --format '{timestamp} {topic:12} {sequence:>8,} {value}'
       p2pmsg sub 'tcp://10.0.0.1:5556?key=PUBLIC_KEY' --security ~/.config/p2pmsg/id
     """
+    is_kept = arguments.cursor is not None
+    stopped: list[None] = []
     with Subscriber(
         arguments.endpoints,
         topics=arguments.topics or None,
@@ -233,29 +217,31 @@ def sub(arguments: argparse.Namespace) -> int:
         on_end="stop",
         name=arguments.name,
         cursor=arguments.cursor,
+        commit="message" if is_kept else "explicit",
         security=security_of(arguments),
     ) as subscriber:
-        position = _Position(subscriber if arguments.cursor is not None else None)
         try:
-            try:
-                _print_messages(subscriber, arguments, position)
-            finally:
-                position.commit()
+            # With a cursor a signal waits for what is being printed: else that would come again.
+            with StopSignals(lambda: stopped.append(None)) if is_kept else nullcontext():
+                _print_messages(subscriber, arguments, stopped)
         finally:
             if arguments.stats:
                 print(render_stats(subscriber.stats()), file=sys.stderr, flush=True)
+    if stopped:
+        signal.raise_signal(signal.SIGTERM if StopSignals.is_terminated else signal.SIGINT)
     return 0
 
 
 def _print_messages(
-    subscriber: Subscriber, arguments: argparse.Namespace, position: "_Position"
+    subscriber: Subscriber, arguments: argparse.Namespace, stopped: list[None]
 ) -> None:
+    """Print what comes, until enough has, or something is in `stopped`."""
     output = _Output(arguments)
     wanted, timeout = arguments.count, arguments.timeout
     came = 0
     last_s = time.monotonic()
     refused = ""
-    while wanted is None or came < wanted:
+    while not stopped and (wanted is None or came < wanted):
         count_max = 65_536 if wanted is None else min(65_536, wanted - came)
         left_s = _SLICE_S if timeout is None else last_s + timeout - time.monotonic()
         try:
@@ -270,7 +256,6 @@ def _print_messages(
             continue
         except TimeoutError:
             output.check()
-            position.commit()
             if left_s <= _SLICE_S and timeout is not None:
                 of = f"{came:,}" if wanted is None else f"{came:,} of {wanted:,}"
                 if not (came or refused or subscriber.connected):
@@ -279,46 +264,8 @@ def _print_messages(
             continue
         came += len(batch)
         refused = ""
-        _print(output, batch, position)
-        last_s = time.monotonic()
-
-
-def _print(output: "_Output", batch: MessageBatch, position: "_Position") -> None:
-    """Print a batch and note it; with a cursor the first signal waits for both.
-
-    Else what is printed when it comes would be printed again by the next command.
-    """
-    came: list[None] = []
-    with StopSignals(lambda: came.append(None)) if position.is_kept else nullcontext():
         output.write(batch)
-        position.note(batch)
-    if came:
-        signal.raise_signal(signal.SIGTERM if StopSignals.is_terminated else signal.SIGINT)
-
-
-class _Position:
-    """Commits what was printed, now and then; without a subscriber it does nothing."""
-
-    def __init__(self, subscriber: Subscriber | None) -> None:
-        self.is_kept: Final = subscriber is not None
-        self._subscriber = subscriber
-        self._printed: dict[tuple[int, str], MessageBatch] = {}
-        self._committed_s = 0.0
-
-    def note(self, batch: MessageBatch) -> None:
-        """Note that a batch was printed."""
-        if self._subscriber is not None:
-            self._printed[batch.session, batch.topic] = batch
-            if time.monotonic() - self._committed_s > _COMMIT_S:
-                self.commit()
-
-    def commit(self) -> None:
-        """Commit what was printed."""
-        if self._subscriber is not None:
-            for batch in list(self._printed.values()):
-                self._subscriber.commit(batch)
-            self._printed.clear()
-            self._committed_s = time.monotonic()
+        last_s = time.monotonic()
 
 
 class _Output:
@@ -326,8 +273,6 @@ class _Output:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._as_json: bool = arguments.json
-        self._format: str = arguments.format or ""
-        self._fields = fields_of(self._format)
         self._to_terminal = kinds.is_terminal(sys.stdout)
         self._poll = select.poll()
         try:
@@ -338,11 +283,6 @@ class _Output:
     def write(self, batch: MessageBatch) -> None:
         if self._as_json:
             write_lines(message_json(message) for message in batch)
-        elif self._format:
-            write_lines(
-                message_line(message, self._format, self._fields, to_terminal=self._to_terminal)
-                for message in batch
-            )
         else:
             write_lines(value_text(value, to_terminal=self._to_terminal) for value in batch.values)
         if sys.stdout is not None:

@@ -1,15 +1,13 @@
 """How values, messages, amounts, times and tables are printed."""
 
 import base64
-import string
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from p2pmsg.cli.command import UsageError
 from p2pmsg.message import Message
 from p2pmsg.stats import SubscriberStats
-from p2pmsg.toolkit import time_text, to_json
+from p2pmsg.toolkit import to_json
 
 _AMOUNTS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(9), *range(10, 32), *range(127, 160))}
@@ -65,58 +63,6 @@ def message_json(message: Message, *, of_log: bool = False) -> str:
             **publisher,
         }
     )
-
-
-FIELDS: dict[str, Callable[[Message], Any]] = {
-    "topic": lambda message: message.topic,
-    "sequence": lambda message: message.sequence,
-    "key": lambda message: message.key or "",
-    "value": lambda message: message.value,
-    "timestamp": lambda message: time_text(message.timestamp_ns, "microseconds"),
-    "timestamp_ns": lambda message: message.timestamp_ns,
-    "headers": lambda message: to_json(message.headers or {}),
-    "publisher": lambda message: message.publisher,
-    "session": lambda message: session_text(message.session),
-}
-"""What a format of lines may name."""
-
-
-def fields_of(form: str) -> list[str]:
-    """Return the fields that a format names.
-
-    Raises:
-        ValueError: it is no format, or has an unknown field.
-
-    """
-    names = [name for _, name, _, _ in string.Formatter().parse(form) if name is not None]
-    unknown = [name for name in names if name not in FIELDS]
-    if unknown:
-        raise ValueError(f"there is no field {{{unknown[0]}}}, but {', '.join(FIELDS)}")
-    try:
-        form.format(**{name: 0 if name in ("sequence", "timestamp_ns") else "" for name in names})
-    except LookupError:
-        raise ValueError("a field cannot stand within another one") from None
-    return names
-
-
-def line_format(text: str) -> str:
-    """Check the format of a line; in it, a backslash and t, or n, are a tab, or a new line."""
-    form = text.replace("\\t", "\t").replace("\\n", "\n")
-    try:
-        fields_of(form)
-    except ValueError as error:
-        raise UsageError(f"{error}: {text!r}") from error
-    return form
-
-
-def message_line(message: Message, form: str, fields: Sequence[str], *, to_terminal: bool) -> str:
-    """Return a message as a line of the format that has these fields."""
-    values = {}
-    for name in fields:
-        value = FIELDS[name](message)
-        is_number = name in ("sequence", "timestamp_ns")
-        values[name] = value if is_number else value_text(value, to_terminal=to_terminal)
-    return form.format_map(values)
 
 
 def render_columns(titles: Sequence[str], rows: Iterable[Sequence[Any]], text_columns: int) -> str:

@@ -92,8 +92,6 @@ class GatewayStats(Stats):
     """Event streams that are open."""
     opened: int = 0
     """Event streams that were ever opened."""
-    resumed: int = 0
-    """Those of them that came with a `Last-Event-ID`."""
     slow: int = 0
     """Connections that were cut off because they fell behind, or for another reason of ours."""
     messages: int = 0
@@ -352,7 +350,6 @@ class Gateway(Application):
             raise RejectedError(503, "connections", "there are too many connections", 5)
         self._counts.connections += 1
         self._counts.opened += 1
-        self._counts.resumed += positions is not None
         # One that began here when there was no stream goes on as if it had stayed.
         begun = self._fanout.begun if given == self._fanout.beginning else {}
         resumed = bool(given) and given != self._fanout.beginning

@@ -105,10 +105,6 @@ class KnownPeers:
         """Return the name of each user id, the text of a key; another object after a change."""
         return self._fresh().names
 
-    def of_key(self, public: bytes) -> KnownPeer | None:
-        """Return the peer whose public key is `public`, or None."""
-        return self._fresh().by_key.get(public)
-
     def of_endpoint(self, endpoint: transports.Endpoint) -> KnownPeer | None:
         """Return the peer that binds `endpoint`, or all ports of its host; or None."""
         found = self._fresh().by_endpoint

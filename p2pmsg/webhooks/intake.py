@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, MessageError, P2PError
@@ -22,12 +22,14 @@ from p2pmsg.http.asgi import (
     read_body,
 )
 from p2pmsg.http.publishing import AnyPublisher, Publishing, refusal
-from p2pmsg.toolkit import Rarely, check, check_topic, check_visible, checked, hiding
+from p2pmsg.toolkit import Rarely, check, check_topic, checked, hiding
 from p2pmsg.toolkit import own_log as _log
 from p2pmsg.webhooks.events import TYPE, Hook, Topic, check_readied, events_of, readied
 from p2pmsg.webhooks.seen import SeenIds
 from p2pmsg.webhooks.signatures import Scheme, Secret, make_verify
 
+_HEALTH: Final = "/health"
+_METRICS: Final = "/metrics"
 Event = tuple[str, dict[str, Any]]
 """By what it is taken once, or empty; and what `publish` is called with."""
 
@@ -39,7 +41,8 @@ class receive(Application):
     publisher's log (on the disk, where the log is so), or were before: each id is taken once. A
     failure of the publisher, or of `topic` or `key`, is answered with 503, so that the sender tries
     again. CloudEvents of all modes are recognized by their headers. Each message has the headers
-    `webhook-id` and, where they are known, `webhook-type` and `source`.
+    `webhook-id` and, where they are known, `webhook-type` and `source`. `/health` answers 200, or
+    503 where nothing can be published, and `/metrics` with Prometheus' text.
 
     Args:
         publisher: where to; a threaded one, or one of `p2pmsg.aio` in the server's event loop.
@@ -62,10 +65,6 @@ class receive(Application):
         rate: requests a second, over all, a whole number; more are answered with 429. Default: not
             limited.
         client_rate: the same for each client's address. Default: not limited.
-        origins: who may post CloudEvents, for the OPTIONS handshake; `*` for all. Default: nobody
-            is given leave, and senders that do not ask are not affected.
-        health_path: answers 200, or 503 where nothing can be published. None: not there.
-        metrics_path: answers with Prometheus' text. None: not there.
 
     Raises:
         ConfigError: an argument is out of its limits.
@@ -94,9 +93,6 @@ class receive(Application):
         body_bytes_max: int = 2**20,
         rate: int | None = None,
         client_rate: int | None = None,
-        origins: Sequence[str] = (),
-        health_path: str | None = "/health",
-        metrics_path: str | None = "/metrics",
     ) -> None:
         super().__init__()
         self._config: PublisherConfig | None = getattr(publisher, "config", None)
@@ -110,15 +106,11 @@ class receive(Application):
             # For a name that stands for nothing: it would be published under as it is.
             known = "{" not in plain and "}" not in plain
             check("topic", topic, known, "a topic, in which only {type} stands in braces")
-        for origin in origins:
-            check_visible("origins", origin)
         self._publisher: Any = publisher
         self._topic, self._key = topic, key or _partition_key
         self._verify = make_verify(scheme, secrets)
         self._body_bytes_max = body_bytes_max
         self._limits = Limits(rate, client_rate)
-        self._origins = {origin.lower() for origin in origins}
-        self._health_path, self._metrics_path = health_path, metrics_path
         self._lock = threading.Lock()
         self._taking: set[str] = set()
         self._closed = False
@@ -146,17 +138,15 @@ class receive(Application):
         path, method = str(scope["path"]), scope["method"]
         headers = headers_of(scope)
         text = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
-        own = (self._health_path, self._metrics_path)
-        if path in own and method in ("GET", "HEAD"):
-            if path == self._health_path:
+        is_own = path in (_HEALTH, _METRICS)
+        if is_own and method in ("GET", "HEAD"):
+            if path == _HEALTH:
                 failure = self._unhealthy()
                 await self._respond(send, 503 if failure else 200, text, failure or self._well())
             else:
                 await self._respond(send, 200, text, self.metrics().encode())
-        elif method == "OPTIONS":
-            await self._respond(send, 204, self._handshake(headers))
         elif method != "POST":
-            allow = "GET, HEAD, OPTIONS, POST" if path in own else "OPTIONS, POST"
+            allow = "GET, HEAD, POST" if is_own else "POST"
             raise RejectedError(405, "method", "post it", headers={"allow": allow})
         else:
             await self._post(scope, headers, receive)
@@ -183,16 +173,6 @@ class receive(Application):
                 _log.error(what, exc_info=error)
             raise RejectedError(503, "failed", "it cannot be taken now", 5) from error
         self._bytes += len(body)
-
-    def _handshake(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Answer CloudEvents' question whether an origin may post."""
-        origin = headers.get("webhook-request-origin", "")
-        if not origin or not ({"*", origin.lower()} & self._origins):
-            raise RejectedError(403, "origin", "this origin may not post")
-        found = {"allow": "POST", "webhook-allowed-origin": origin}
-        if self._limits.rate is not None:
-            found["webhook-allowed-rate"] = str(self._limits.rate * 60)
-        return found
 
     def _check(self, events: Sequence[Event]) -> None:
         """Find what `publish` would refuse before the first is published."""

@@ -2,9 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,6 @@ from p2pmsg.toolkit import own_log as _log
 from p2pmsg.webhooks.channel import Channel
 from p2pmsg.webhooks.client import import_aiohttp
 from p2pmsg.webhooks.endpoint import Endpoint, HookEvent, SenderStats
-from p2pmsg.webhooks.letters import Letter, Letters
 
 if TYPE_CHECKING:
     from p2pmsg.security import Security
@@ -136,35 +134,6 @@ class Sender(ClosesItself):
         self._check_thread()
         self._call(self._channels[name].resume())
 
-    def dead_letters(self, name: str) -> list[Letter]:
-        """Return the messages that no attempt could deliver.
-
-        Args:
-            name: the endpoint's name.
-
-        Raises:
-            ConfigError: there is no endpoint of this name.
-            OSError: the file cannot be read.
-
-        """
-        with closing(self._letters(name)) as letters:
-            return letters.all("dead")
-
-    def retry(self, name: str, ids: Iterable[str]) -> None:
-        """Send dead letters again, within a second or so; each has all its attempts.
-
-        Args:
-            name: the endpoint's name.
-            ids: the letters' ids; those that are none are left out.
-
-        Raises:
-            ConfigError: there is no endpoint of this name.
-            OSError: the folder cannot be written.
-
-        """
-        with closing(self._letters(name)) as letters:
-            letters.ask(ids)
-
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the sender is closed, at most `timeout` seconds; return whether it is.
 
@@ -212,10 +181,6 @@ class Sender(ClosesItself):
     def _forget(self) -> None:
         """In a forked child: the thread is the parent's."""
         self._closed, self._why = True, INHERITED
-
-    def _letters(self, name: str) -> Letters:
-        check("name", name, name in self._channels, f"one of {', '.join(self._channels)}")
-        return Letters(self._state / name)
 
     def _live(self) -> None:
         try:

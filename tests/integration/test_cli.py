@@ -60,17 +60,6 @@ def test_a_line_that_is_nested_too_deeply_is_refused(endpoint):
     assert ended.stderr.count(b"\n") == 1
 
 
-def test_lines_have_the_fields_of_the_format(make_publisher):
-    publisher = make_publisher(name="feed")
-    publisher.publish("t", {"x": 1}, key="k", timestamp_ns=1_500_000_000)
-    base = ("sub", publisher.endpoint, "--start", "earliest", "--count", "1")
-    form = r"{topic}\t{sequence:03}{key:>2} {value} {timestamp_ns} {publisher} {{{headers}}}"
-
-    assert run_here(*base, "--format", form).stdout == b't\t000 k {"x":1} 1500000000 feed {{}}\n'
-    at = run_here(*base, "--format", "{timestamp} {value}")
-    assert at.stdout == b'1970-01-01T00:00:01.500000Z {"x":1}\n'
-
-
 def test_pub_continues_a_log_and_serves_repairs_where_it_is_said(endpoint, tmp_path):
     recovery = f"ipc://{tmp_path}/repairs"
     options = ("--key", "k", "--log", str(tmp_path / "log"), "--recovery", recovery)

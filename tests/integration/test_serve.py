@@ -131,7 +131,7 @@ def test_a_topic_comes_as_events_with_ids(publisher):
 
 
 def test_who_comes_back_gets_what_it_missed_and_nothing_twice(publisher):
-    with serving(publisher.endpoint) as (port, app):
+    with serving(publisher.endpoint) as (port, _):
         publisher.wait_for_subscribers(1, timeout=60)
         with Events(port, "/topics/a").wait_ready() as events:
             for number in range(100):
@@ -144,7 +144,6 @@ def test_who_comes_back_gets_what_it_missed_and_nothing_twice(publisher):
             for number in range(6_000, 6_500):
                 publisher.publish("a", number)
             assert values(events.messages(6_400)) == list(range(100, 6_500))
-        assert app.stats().resumed == 1
 
 
 def test_it_goes_on_over_restarts_of_the_publisher_and_of_the_server(make_publisher, tmp_path):

@@ -43,10 +43,9 @@ def test_what_is_required_may_stand_in_the_file(folder, monkeypatch):
 
 
 def test_of_options_that_exclude_one_another_the_one_that_is_given_holds(folder, monkeypatch):
-    text = "[sub]\njson = true\n"
-    assert parsed(folder, monkeypatch, text, {}, "sub", "tcp://a:1").json
-    for given in ([], ["--format", "{value}"]):
-        assert parse(load("sub"), ["tcp://a:1", *given]).json == (not given)
+    text = '[pub]\nkey = "k"\n'
+    assert parsed(folder, monkeypatch, text, {}, "pub", "tcp://a:1", "t").key == "k"
+    assert parse(load("pub"), ["tcp://a:1", "t", "--key-field", "f"]).key is None
 
 
 def test_commands_of_a_group_have_sections_of_their_own(folder, monkeypatch):
@@ -81,7 +80,6 @@ REFUSED = {
     "value": ("[pub]\ncount=1\n[sub]\ncount = 0\n", {}, "--count: must be from 1 to"),
     "no flag": ("[sub]\njson = 2\n", {}, "[sub]: json: must be true or false, not 2"),
     "flag as a value": ("[sub]\ncount = true\n", {}, "count: must be a value"),
-    "both": ("[sub]\njson = true\nformat = ''\n", {}, "--format: not allowed with argument --json"),
     "no such file": ("", {"CONFIG": "x.toml"}, "cannot read 'x.toml': No such file"),
     "variable": ("", {"SUB_COUNT": "x"}, "--count: must be a whole number, not 'x'"),
     "unknown variable": ("", {"SUB_JSN": "1"}, "P2PMSG_SUB_JSN: sub has no such option"),
