@@ -1,9 +1,7 @@
 """Joins and commits, on a disk that fails and in a thread that Ctrl-C may strike anywhere."""
 
-import gc
 import itertools
 import shutil
-import sys
 from functools import partial
 
 import pytest
@@ -12,6 +10,7 @@ import recovery.store
 from recovery import CursorConfig, CursorFile, RecoveryError, cursor
 from recovery.memory_store import MemoryStoreFile
 from recovery.store import open_store
+from tests.strikes import AtLine, files_of
 
 ALL = ("*",)
 
@@ -86,44 +85,13 @@ def test_what_makes_no_sense_is_refused(store, file, statement):
             CursorFile(store.open)
 
 
-FILES = {module.__file__ for module in (cursor, recovery.store)}
-
-
-class Strike:
-    """Raises KeyboardInterrupt before the n-th line that is run in the cursor's files.
-
-    The block ends with it; `struck` says whether there were so many lines.
-    """
-
-    def __init__(self, number):
-        self.number = self.left = number
-        self.struck = False
-
-    def __enter__(self):
-        self.before = sys.gettrace()
-        gc.disable()  # else it may strike what other tests left to be finalized
-        sys.settrace(self.trace)
-
-    def __exit__(self, kind, *_):
-        sys.settrace(self.before)
-        gc.enable()
-        self.struck = kind is KeyboardInterrupt
-        return self.struck
-
-    def trace(self, frame, event, _):
-        if frame.f_code.co_filename not in FILES:
-            return None
-        if event in ("line", "return"):
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
-        return self.trace
+FILES = files_of(cursor, recovery.store)
 
 
 def strikes(more_than):
     """Return what strikes before the first line, the second, and so on until there are no more."""
     for number in itertools.count(1):
-        strike = Strike(number)
+        strike = AtLine(FILES, number, error=KeyboardInterrupt)
         yield strike
         if not strike.struck:
             assert number > more_than
@@ -154,9 +122,9 @@ def test_ctrl_c_leaves_the_old_or_the_new_commit(disk):
         with strike:
             file.advance([(1, "a", 7), (1, "b", 1)], durable=True)
         old, new = {(1, "a"): 5}, {(1, "a"): 7, (1, "b"): 1}
-        assert content(file) in ((old, new) if strike.struck else (new,)), strike.number
+        assert content(file) in ((old, new) if strike.struck else (new,))
         file.advance([(1, "a", 8), (1, "b", 2)], durable=True)
-        assert content(file) == {(1, "a"): 8, (1, "b"): 2}, strike.number
+        assert content(file) == {(1, "a"): 8, (1, "b"): 2}
         file.close()
 
 
@@ -168,11 +136,11 @@ def test_ctrl_c_in_a_join_loses_no_session(disk):
         file.join(2, ALL, {"c": 1}, [])
         with strike:
             file.join(1, ("b",), {"b": 7}, ["there"])
-        assert (1, "a") in streams(file), strike.number
-        assert (1, "a") in content(file), strike.number
+        assert (1, "a") in streams(file)
+        assert (1, "a") in content(file)
         file.join(1, ("b",), {"b": 7}, ["there"])
         assert list(file.cursor.sessions) == [2, 1]
-        assert content(file) == {(1, "a"): 5, (1, "b"): 7, (2, "c"): 1}, strike.number
+        assert content(file) == {(1, "a"): 5, (1, "b"): 7, (2, "c"): 1}
         file.close()
 
 

@@ -37,22 +37,6 @@ def test_ranges_that_touch_are_asked_for_as_one():
     assert nacks.due(now_ns=40 * MS) == [(0, 4)]
 
 
-def test_a_range_after_a_gap_that_was_never_asked_for_becomes_part_of_it():
-    nacks = scheduler((0, 2))
-    assert nacks.add(2, 4, now_ns=0)
-    assert (len(nacks), nacks.missing_count, nacks.ranges()) == (1, 4, [(0, 4)])
-
-
-def test_a_nack_takes_so_many_ranges_and_leaves_the_rest_due():
-    nacks = scheduler()
-    for start in range(0, 20, 2):
-        nacks.add(start, start + 1, now_ns=0)
-    first = nacks.due(now_ns=0, ranges_max=6)
-    assert nacks.next_deadline_ns() <= 0
-    assert len(first) == 6
-    assert sorted(first + nacks.due(now_ns=0)) == [(start, start + 1) for start in range(0, 20, 2)]
-
-
 def test_an_answer_is_waited_for_as_long_as_answers_take():
     nacks = scheduler((0, 1000))
     waits, now_ns = [], 0
@@ -146,22 +130,6 @@ def test_who_is_postponed_for_long_gives_nothing_up_and_asks_once():
     assert len(nacks.expire(now_ns=1101 * MS)) == 2
 
 
-def test_no_split_passes_the_bound():
-    nacks = scheduler((0, 10), gaps_max=1)
-    assert not nacks.can_fill(4, 5)
-    assert nacks.fill(4, 5, now_ns=0) == []
-    assert nacks.reject(4, 5, LossReason.EVICTED, now_ns=0) == []
-    assert nacks.missing_count == 10
-    assert nacks.can_fill(0, 5)
-
-
-@pytest.mark.parametrize(("start", "stop"), [(5, 5), (6, 5), (-1, 2), (3, 12)])
-def test_a_gap_must_be_new_and_not_empty(start, stop):
-    nacks = scheduler((10, 20))
-    with pytest.raises(ValueError, match=rf"\[{start}, {stop}\)|start < stop"):
-        nacks.add(start, stop, now_ns=0)
-
-
 def test_a_gap_found_during_a_pause_has_its_full_time_after_it():
     nacks = scheduler(deadline=0.1)
     nacks.postpone(now_ns=0, delay_ns=50 * MS)
@@ -225,28 +193,6 @@ def test_while_it_is_crowded_the_next_front_is_asked_for_at_once(ask):
     assert ask(nacks, now_ns=2 * MS, window=100, crowded=True) == [(20, 30)]
     nacks.fill(20, 30, now_ns=3 * MS)
     assert ask(nacks, now_ns=3 * MS, window=100, crowded=True) == [(40, 50)]
-
-
-@pytest.mark.parametrize(
-    ("start", "stop", "gaps"),
-    [
-        pytest.param(12, 15, [(0, 10), (12, 15), (20, 30)], id="alone"),
-        pytest.param(10, 15, [(0, 15), (20, 30)], id="after one"),
-        pytest.param(15, 20, [(0, 10), (15, 30)], id="before one"),
-        pytest.param(10, 20, [(0, 30)], id="between two"),
-    ],
-)
-def test_what_is_missing_again_becomes_one_with_the_gaps_next_to_it(start, stop, gaps):
-    nacks = scheduler((0, 10), (20, 30))
-    assert len(nacks.due(now_ns=0)) == 2
-    nacks.miss_again(start, stop, now_ns=MS)
-
-    assert list(nacks.ranges()) == gaps
-    assert nacks.missing_count == sum(stop - start for start, stop in gaps)
-    assert nacks.due(now_ns=20 * MS) == [gap for gap in gaps if gap in ((0, 10), (20, 30))]
-    assert nacks.due(now_ns=21 * MS) == [gap for gap in gaps if gap not in ((0, 10), (20, 30))]
-    losses = nacks.give_up(LossReason.TIMEOUT)
-    assert [(loss.start, loss.stop) for loss in losses] == gaps
 
 
 def test_what_was_put_off_is_asked_for_as_soon_as_there_is_space():

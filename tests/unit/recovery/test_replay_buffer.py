@@ -3,27 +3,6 @@ import sys
 from recovery import PartedFrame, ReplayBuffer
 from tests.unit.memory import bytes_kept
 
-MS = 1_000_000
-
-
-def buffer_of(*frames: tuple[str, int, int], **options) -> ReplayBuffer:
-    buffer = ReplayBuffer(**options)
-    for index, (stream, start, stop) in enumerate(frames):
-        frame = bytes(10)
-        buffer.append(
-            stream, start, stop - start, frame, now_ns=index * MS, timestamp_ns_max=100 * index
-        )
-    return buffer
-
-
-def ranges(frames) -> list[tuple[int, int]]:
-    return [(kept.start, kept.stop) for kept in frames]
-
-
-def test_a_stream_too_many_is_not_kept():
-    buffer = buffer_of(("a", 0, 2), ("b", 0, 2), streams_max=1)
-    assert (buffer.next("a"), buffer.next("b")) == (2, 0)
-
 
 def test_a_long_incarnation_leaves_no_trace_of_what_was_evicted():
     buffer = ReplayBuffer(frames_max=10)

@@ -21,16 +21,6 @@ def serve(of: RetransmitScheduler, count: int, *, now_ns: int = 0, size: int = 1
     return served
 
 
-def test_requesters_and_their_streams_take_turns():
-    answers = scheduler()
-    answers.request(b"a", "s", [(0, 100)], now_ns=0)
-    answers.request(b"a", "t", [(0, 100)], now_ns=0)
-    answers.request(b"b", "s", [(50, 100)], now_ns=0)
-    assert serve(answers, 5) == [
-        (b"a", "s", 0), (b"b", "s", 50), (b"a", "t", 0), (b"b", "s", 51), (b"a", "s", 1),
-    ]  # fmt: skip
-
-
 def test_what_was_just_answered_is_not_answered_again():
     answers = scheduler(linger=0.01)
     answers.request(b"a", "s", [(0, 2)], now_ns=0)

@@ -156,12 +156,6 @@ def test_a_forked_child_leaves_it_alone(path):
     assert content(path) == {"a": 1, "b": 2}
 
 
-def test_a_forked_child_cannot_have_it(path):
-    store = open_store(path, TABLES)
-    passes_in_child(lambda: is_refused(path))
-    store.close()
-
-
 def other_kind():
     with closing(sqlite3.connect(":memory:")) as database:
         database.execute("CREATE TABLE mine (a)")

@@ -6,7 +6,7 @@ from p2pmsg.queue import frames
 from p2pmsg.queue.frames import Hello
 from p2pmsg.queue.puller_core import Process, PullerCore, PullerIdentity
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.rules import End, JobRun, QueuedJob
+from p2pmsg.queue.rules import JobRun, QueuedJob
 from p2pmsg.queue.rules.worker import NEVER_NS
 from p2pmsg.wire import Frame, Kind, control_frame
 from tests.queues import job_queue
@@ -142,49 +142,6 @@ def test_no_job_is_begun_after_the_lease_also_while_the_pusher_asks_who_this_is(
     assert line.ack(job)
 
 
-def test_who_was_held_up_for_longer_than_its_lease_keeps_what_it_has():
-    """As by a regular expression, while no other thread runs: the pusher sees the connection."""
-    pusher = make_pusher()
-    pusher.queue.store.push_run(JobRun(0, b"\xc0\xc0", [1, 2], 0))
-    line = joined(pusher)
-    pusher.handle_timer(now_ns=0)
-    down(pusher, line)
-    job = line.take(now_ns=0)
-    later = 3600_000 * MS
-    pusher.handle_timer(now_ns=later)
-    assert line.take(now_ns=later) is None  # it is asked first whether the other one is its own
-    line.handle_timer(now_ns=later)
-    up(line, pusher, now_ns=later)
-    pusher.handle_timer(now_ns=later)
-    down(pusher, line, now_ns=later)
-    assert line.ack(job)
-    assert line.ack(line.take(now_ns=later))
-    line.flush(now_ns=later)
-    up(line, pusher, now_ns=later)
-    assert (pusher.queue.store.done, pusher.queue.store.ended, pusher.queue.refused) == (2, {}, 0)
-
-
-def test_what_was_done_late_is_reported_and_not_ours():
-    pusher = make_pusher()
-    pusher.queue.store.push_run(JobRun(0, b"\xc0", [1], 0))
-    line = joined(pusher)
-    pusher.handle_timer(now_ns=0)
-    down(pusher, line)
-    job = line.take(now_ns=0)
-    pusher.unreachable(b"a", now_ns=0)
-    pusher.handle_timer(now_ns=60_000 * MS)
-    assert pusher.queue.store.failed == 1
-    line.handle_timer(now_ns=60_000 * MS)
-    for _ in range(2):
-        up(line, pusher, now_ns=60_000 * MS)
-        down(pusher, line, now_ns=60_000 * MS)
-    assert job.state == "gone"
-    assert not line.ack(job)
-    line.flush(now_ns=60_000 * MS)
-    up(line, pusher, now_ns=60_000 * MS)
-    assert (pusher.queue.store.done, pusher.queue.store.in_flight) == (1, 0)
-
-
 def late_frame(pusher: PusherCore, line: PullerCore) -> int:
     """Let a frame of two jobs come an hour after it was sent; return when that is."""
     pusher.queue.store.push_run(JobRun(0, b"\xc0\xc0", [1, 2], 0))
@@ -219,63 +176,6 @@ def test_what_is_no_time_is_counted(extend_ms):
     pusher.receive(b"a", frame, now_ns=0)
     assert pusher.invalid == {"extend": 1}
     assert pusher.queue.workers[1].hold.due_ns == NEVER_NS
-
-
-def test_a_worker_that_settles_nothing_is_asked_for_its_jobs_and_then_loses_them():
-    pusher = make_pusher()
-    queue = pusher.queue
-    queue.hold_ns = 1000 * MS
-    queue.store.push_run(JobRun(0, b"\xc0\xc0\xc0", [1, 2, 3], 0))
-    line = joined(pusher)
-    pusher.handle_timer(now_ns=0)
-    down(pusher, line)
-    job = line.take(now_ns=0)
-    assert len(line.ready) == 2
-    worker = queue.workers[1]
-    queue.heard(worker, now_ns=1000 * MS)
-    pusher.handle_timer(now_ns=1000 * MS)
-    # An honest one gives back what it has not begun.
-    worker.blocked = True
-    down(pusher, line)
-    line.flush(now_ns=1000 * MS)
-    while line.outbox:
-        pusher.receive(b"a", line.outbox.popleft(), now_ns=1000 * MS)
-    assert (len(line.ready), worker.assigned.count, queue.store.ended[End.NOT_BEGUN]) == (0, 1, 2)
-
-    later = 1000 * MS + round(queue.limits.ack_timeout * 1000 * MS)
-    queue.heard(worker, now_ns=later)
-    pusher.handle_timer(now_ns=later)
-    assert (worker.assigned.count, queue.store.ended[End.TAKEN]) == (0, 1)
-    down(pusher, line)  # it is asked what it has
-    while line.outbox:
-        pusher.receive(b"a", line.outbox.popleft(), now_ns=later)
-    down(pusher, line)
-    assert job.state == "gone"
-    assert line.joined
-
-
-def limited(most: int, limit: int) -> tuple[PusherCore, PullerCore]:
-    """A pusher of jobs of `most` bytes, and a worker that takes frames of `limit`."""
-    queue = job_queue(deliveries_max=1, first_delivery=1)
-    pusher = PusherCore(queue, name="jobs", session=7, incarnation=1)
-    line = make_puller(frame_bytes_max=limit)
-    line.handle_timer(now_ns=0)
-    for _ in range(2):
-        up(line, pusher)
-        down(pusher, line)
-    return pusher, line
-
-
-def test_what_a_worker_does_not_take_is_not_sent_to_it():
-    pusher, line = limited(2**20, 2**17)
-    store = pusher.queue.store
-    store.push_run(JobRun(0, bytes(2**18), [1, 2**18 - 1, 2**18], 0))
-    pusher.handle_timer(now_ns=0)
-    assert max(len(frame) for _, frame in pusher.outbox) <= 2**17
-    down(pusher, line)
-    assert [job.sequence for job in line.ready] == [0, 2]
-    (dead,) = store.dead.list()
-    assert (dead.job.sequence, dead.why) == (1, "deliveries_max")
 
 
 @pytest.mark.parametrize("other", [True, False])

@@ -107,23 +107,6 @@ def test_a_handler_may_leave_a_request(engine, result, counted):
     assert engine.take(0) is not None
 
 
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_what_is_for_the_program_is_answered_and_ends_the_serving(engine, kind):
-    def leave(value):
-        raise kind(value)
-
-    engine.add("leave", leave, is_limited=False)
-    ask(engine, 1, "leave")
-    ask(engine, 2)
-    assert work(engine) == [(b"a", 1, Status.RAISED)]
-    assert isinstance(engine.ended_by, kind)
-    assert engine.must_end()
-    assert engine.take(0) is None
-    engine.end_serving(1)
-    engine.begin_serving(1)
-    assert work(engine) == [(b"a", 2, Status.DONE)]
-
-
 def test_it_is_served_by_one_at_a_time_and_takes_nothing_when_it_is_closed(engine):
     with pytest.raises(ClosedError, match="another thread serves it"):
         engine.begin_serving(2)

@@ -5,28 +5,6 @@ from p2pmsg.wire import Kind
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, nack, probe, refused, welcome
 from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head
 
-STARTS = {
-    "latest": ("latest", 5, [("t", 5, 2)]),
-    "earliest": ("earliest", 2, [("t", 5, 2)]),
-    "a sequence to come": (6, 6, [("t", 6, 1)]),
-}
-
-
-@pytest.mark.parametrize(("start", "begin", "first"), STARTS.values(), ids=STARTS)
-def test_frames_that_came_before_the_echo_are_put_in_their_place(start, begin, first):
-    talk = Talk(start=start)
-    talk.hear(welcome())
-    number = talk.probe().probe
-    talk.hear(data(5, 2))
-    assert talk.read() == []
-    talk.hear(echo(number, head(7, start=begin)))
-    if begin < 5:
-        assert talk.read() == []
-        talk.reply(data(2, 3))
-        first = [("t", 2, 3), *first]
-    assert talk.read() == first
-
-
 FORGED = {
     "data of an unknown session": data(0, session=7),
     "a heartbeat of an unknown session": heartbeat(5, session=7),

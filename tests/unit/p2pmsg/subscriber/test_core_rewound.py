@@ -4,8 +4,7 @@ import pytest
 
 from p2pmsg import control
 from p2pmsg.wire import Kind, control_frame
-from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
-from tests.unit.p2pmsg.subscriber.test_core_resume import Incarnations
+from tests.unit.p2pmsg.frames import echo, heartbeat, welcome
 from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
 
 
@@ -18,11 +17,6 @@ def received(count):
     talk.hear(data(0, count))
     assert talk.read() == [("t", 0, count)]
     return talk
-
-
-def reconnected(talk, *heads):
-    talk.hear(welcome())
-    talk.hear(echo(talk.probe().probe, *heads))
 
 
 OVERTAKING = {"of a known stream": (3, 4, "t", 5), "of one opened since": (0, 2, "u", 3)}
@@ -59,18 +53,6 @@ def followed(count):
     return talk
 
 
-def test_a_publisher_that_went_back_and_passed_the_position_again_is_known_by_its_incarnation():
-    talk = followed(10)
-    lived(talk, 2, began(4, 30))
-    assert talk.read() == [("t", 4, 10, "rewound")]
-    talk.pass_ms(1)
-    assert [body.ranges for _, body, _ in talk.asked(Kind.NACK)] == [[(4, 30)]]
-    talk.reply(data(4, 26))
-    talk.hear(data(30))
-    assert talk.read() == [("t", 4, 26), ("t", 30, 1)]
-    assert talk.core.stream_table.rewound == 1
-
-
 def test_nothing_of_another_incarnation_is_taken_before_its_echo():
     talk = followed(10)
     talk.hear(welcome(incarnation=2))
@@ -96,21 +78,3 @@ def test_of_a_topic_that_was_denied_a_heartbeat_may_come_before_the_answer(start
     talk.hear(heartbeat(14, incarnation=2))
     talk.hear(echo(talk.probe().probe, began(start, 14), incarnation=2))
     assert talk.core.stream_table.rewound == rewound
-
-
-def test_a_cursor_beyond_the_head_is_set_back_and_the_new_messages_come():
-    lives = Incarnations()
-    talk = lives.begin(head(0), start="earliest")
-    talk.hear(data(0, 10))
-    talk.read()
-    lives.commit(talk, "t", 10)
-
-    talk = lives.begin(start="earliest")
-    reconnected(talk, began(4, 6, start=0))
-    talk.record_newcomers()
-    assert talk.read() == [("t", 4, 10, "rewound")]
-    talk.hear(data(4, 2))
-    assert talk.read() == [("t", 4, 2)]
-    lives.commit(talk, "t", 6)
-    lives.begin()
-    assert lives.points.known(SESSION) == {"t": 6}

@@ -32,29 +32,6 @@ def ledger(stream):
     return stream.ledger(0), stream.delivered_to, stream.delivered_count
 
 
-@pytest.mark.parametrize(
-    ("take", "count"),
-    [(single, 1), (either, 1), (either, COUNT_MAX)],
-)
-def test_the_next_frame_is_taken_and_counted_as_the_slow_path_does(take, count):
-    fast, stream = joined()
-    slow, other = joined()
-    taken = take(fast.core, stream, data(5, count))
-    slow.hear(data(5, count))
-
-    assert slow.read() == [("t", 5, count)]
-    messages = [taken] if isinstance(taken, Message) else list(taken)
-    assert [message.sequence for message in messages] == [*range(5, 5 + count)]
-    assert {(m.topic, m.value, m.publisher, m.timestamp_ns) for m in messages} == {
-        ("t", b"x", "feed", 1000)
-    }
-    assert ledger(stream) == ledger(other)
-    assert fast.core.lines[0].received == slow.core.lines[0].received
-    assert fast.core.lines[0].last_heard_ns == 7
-    assert not fast.core.ready
-    assert fast.core.ready.bytes_held == 0
-
-
 REFUSED = {
     "a gap before it": data(6),
     "a duplicate": data(4),

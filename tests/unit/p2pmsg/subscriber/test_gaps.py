@@ -4,15 +4,13 @@ import pytest
 
 from p2pmsg.subscriber.gaps import TURNS_MAX, GapScheduler
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.wire import Frame
 from recovery import (
     ReceiverConfig,
     RetransmitScheduler,
-    StreamReceiver,
 )
 from recovery.nack import answer_time
 from tests.still import Still
-from tests.unit.p2pmsg.subscriber_talk import MS, data, session
+from tests.unit.p2pmsg.subscriber_talk import MS, session
 
 DEADLINE_NS = 1000 * MS
 
@@ -131,14 +129,3 @@ def test_what_the_streams_hold_is_summed_up():
     assert list(troubled) == [streams[0], streams[2]]
     troubled.clear()
     assert (troubled.bytes_held, len(troubled), troubled.next_deadline_ns()) == (0, 0, None)
-
-
-def frame(sequence, count=1, size=1000):
-    return Frame(data(sequence, count, size=size // count))
-
-
-@pytest.fixture
-def receiver():
-    receiver = StreamReceiver(ReceiverConfig(), Still(1))
-    receiver.start_at(0, now_ns=0)
-    return receiver

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import p2pmsg
 from p2pmsg.message import Message
 from p2pmsg.subscriber import conflation
-from p2pmsg.subscriber.conflation import DecodedFrame
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.ready import ReadyQueue
 from p2pmsg.subscriber.sessions import Stream
@@ -101,31 +100,6 @@ def test_a_malformed_frame_is_counted_and_taken_as_a_loss(policy):
     assert [one.take(), one.take(), one.take()] == [[0], (1, 2), [2]]
     one.check(2, 3)
     assert sum(one.invalid.values()) == 1
-
-
-def test_the_fast_path_passes_nothing_that_is_ready():
-    one = Exit()
-    one.add(1)
-    assert one.queue.take_frame(one.stream, one.frame(1), 1) is None
-    one.check(0, 0)
-
-
-def test_losses_stay_in_their_place_where_a_stream_is_folded_again_and_again():
-    one = Exit("latest")
-    for size in (2, 2):
-        one.add(size)
-        one.queue.fold_all()
-    ((_, output),) = one.queue
-    assert isinstance(output.item, DecodedFrame)
-    assert (output.count, output.item.batch.sequences) == (4, [3])  # they have no keys
-    assert one.queue.bytes_held == output.item.size
-    one.lose(1)
-    one.add(2)
-    one.queue.fold_all()
-    one.check(0, 0)
-    found = [(one.take(), one.stream.position) for _ in range(3)]
-    assert found == [([3], 4), ((4, 5), 5), ([6], 7)]
-    one.check(2, 7)
 
 
 class Several(Exit):
@@ -379,40 +353,3 @@ def test_all_streams_are_folded_in_one_pass_and_what_is_malformed_is_lost_in_its
     assert found == [("t", 3), ("u", 1), (2, 4)]
     assert sum(one.invalid.values()) == 1
     one.check(1, 4)
-
-
-@pytest.mark.parametrize("policy", ["wait", "latest"])
-@pytest.mark.parametrize("count_max", [2, 100])
-def test_what_was_taken_and_did_not_arrive_comes_again(policy, count_max):
-    out = Exit(policy)
-    out.add(5, 1)
-    first = [message.sequence for message in out.queue.take(count_max)[2]]
-
-    assert out.queue.take_back(read=None)
-    assert not out.queue.take_back(read=None)
-    out.queue.recount()
-
-    taken = out.queue.take(count_max)
-    assert [message.sequence for message in taken[2]] == first
-    assert not out.queue.take_back(read=taken)
-    if count_max == 2:
-        out.queue.take(count_max)
-        out.queue.arrived()
-        assert not out.queue.take_back(read=taken)
-
-
-@pytest.mark.parametrize("policy", ["wait", "latest"])
-def test_a_loss_comes_again_until_its_report_has_arrived(policy):
-    out = Exit(policy)
-    out.add(1)
-    out.lose(3)
-    out.add(1)
-    assert out.take() == [0]
-    out.queue.arrived()
-    assert out.take() == (1, 4)
-    assert out.queue.take_back(read=None)
-    taken = out.queue.take()
-    assert (taken[1].start, taken[1].stop) == (1, 4)
-    assert not out.queue.take_back(read=taken)
-    assert out.take() == [4]
-    out.check(2, 5)

@@ -7,11 +7,9 @@ from p2pmsg.start import Start
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.resume import WentBack
 from p2pmsg.subscriber.streams import FORMER_MAX, StreamTable
-from p2pmsg.wire import Frame
 from recovery import ReceiverConfig
 from tests.still import Still
 from tests.unit.p2pmsg import subscriber_talk
-from tests.unit.p2pmsg.subscriber_talk import data
 
 CONFIG = SubscriberConfig(streams_max=2)
 
@@ -28,11 +26,6 @@ class Table(StreamTable):
             deliver=lambda stream, output: self.delivered.append((stream.topic, output)),
         )  # fmt: skip
 
-    def take(self, stream, sequence):
-        frame = Frame(data(sequence, topic=stream.topic))
-        stream.receiver.receive(sequence, 1, len(frame.data), frame, now_ns=0)
-        self.drain(stream)
-
 
 @pytest.fixture
 def table():
@@ -42,22 +35,6 @@ def table():
 @pytest.fixture
 def session():
     return subscriber_talk.session()
-
-
-def test_there_are_no_more_streams_than_there_may_be(table, session):
-    table.add(session, "t"), table.add(session, "u")
-    assert table.is_full
-    table.forget(session)
-    assert not table.is_full
-
-
-def test_the_counters_of_forgotten_streams_are_kept(table, session):
-    stream = table.add(session, "t")
-    table.begin(stream, 0, now_ns=0)
-    table.take(stream, 0)
-    table.forget(session)
-    assert table.forgotten["delivered"] == 1
-    assert table.count == 0
 
 
 def test_of_streams_that_go_back_again_and_again_the_last_are_remembered(table, session):

@@ -109,17 +109,6 @@ def test_a_failing_disk(step, operation):
     assert list(verify("log", store=log.store)) == []
 
 
-def test_half_a_frame_that_could_not_be_removed_is_before_the_next_write():
-    log = full_log()
-    with log.failing({"write": BROKEN, "truncate": BROKEN}), pytest.raises(LogWriteError):
-        log.append("a", size=1000)
-    log.append("a", size=10)
-    log.kill()
-
-    report = log.open()
-    assert (report.bytes_cut, report.findings, report.skipped) == (0, (), ())
-
-
 def test_after_a_failed_sync_nothing_of_it_is_said_to_be_on_the_disk():
     log = full_log()
     failed_bytes = log.writer.unsynced_bytes

@@ -7,7 +7,6 @@ import pytest
 
 from recovery.log import (
     FileStore,
-    LogConfig,
     LogLockedError,
     LogReader,
     LogWriteError,
@@ -64,19 +63,6 @@ def test_who_deletes_the_lock_file_lets_no_second_writer_in(tmp_path):
     log.close()
 
 
-def test_the_lock_ends_with_a_killed_process(tmp_path):
-    config = LogConfig(tmp_path)
-
-    def write():
-        writer = LogWriter(config, session=SESSION, now_ns=0)
-        writer.append(SESSION, "a", 0, 1, b"frame", timestamp_ns_max=0, now_ns=0)
-
-    assert in_child(write) == -signal.SIGKILL
-    writer = LogWriter(config, session=OTHER, now_ns=0)
-    assert (writer.session, writer.next(SESSION, "a")) == (SESSION, 1)
-    writer.close()
-
-
 def test_a_forked_child_neither_holds_nor_gives_back_the_lock(tmp_path):
     log = log_in(tmp_path)
     log.append()
@@ -128,21 +114,6 @@ def test_a_child_that_writes_into_its_parents_log_fails(tmp_path):
     assert reader.session == SESSION
     with pytest.raises(LogLockedError):
         LogWriter(log.config, session=1, now_ns=0)
-    log.close()
-
-
-def test_a_torn_write_is_cut_when_it_is_opened_again(tmp_path):
-    log = log_in(tmp_path)
-    log.append("a")
-    log.append("b")
-    log.writer.abandon()  # closes the files, as the death of the process does
-    log.writer.close()
-    path = tmp_path / segments(log.store)[0]
-    os.truncate(path, path.stat().st_size - 1)
-    log.open()
-
-    assert log.writer.opened.bytes_cut > 40
-    assert read_all(log.reader()) == log.written[:1]
     log.close()
 
 

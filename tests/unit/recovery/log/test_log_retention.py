@@ -9,7 +9,6 @@ from recovery.log import (
     verify,
 )
 from tests.unit.recovery.log.logs import (
-    OTHER,
     SESSION,
     Log,
     S,
@@ -80,42 +79,6 @@ def test_a_segment_that_is_read_stays_until_it_is_not():
     reader.close_idle()
     log.writer.sync(log.now_ns)
     assert len(segments(log.store)) == 1
-
-
-def test_a_stream_that_is_gone_goes_on_where_it_was():
-    log = Log(segment_bytes=4096, retention_bytes=1)
-    log.append("rare", 7)
-    log.append("foreign", 3, session=OTHER)
-    fill(log)
-    log.writer.sync(log.now_ns)
-    assert [stream.topic for stream in log.reader().streams()] == ["a"]
-    assert log.writer.next(SESSION, "rare") == 7
-    assert log.writer.next(OTHER, "foreign") == 0  # its sequences are not given here
-    assert log.writer.earliest(SESSION, "rare") is None
-
-    for end in (log.kill, log.close):
-        end()
-        log.store.kill()
-        log.open()
-        assert log.writer.next(SESSION, "rare") == 7
-        assert (SESSION, "rare") in log.writer.streams()
-    with pytest.raises(ValueError, match="start >= 7"):
-        log.writer.append(SESSION, "rare", 6, 1, b"", timestamp_ns_max=0, now_ns=log.now_ns)
-    log.append("rare")
-    assert read_stream(log.reader(), "rare") == log.of("rare")[1:]
-
-
-def test_where_a_stream_goes_on_is_on_the_disk_before_its_synced_part_is_deleted():
-    log = Log(segment_bytes=4096, retention_bytes=0, fsync="always")
-    fill(log, 40)
-    log.writer.sync()  # and sent
-    fill(log, 40)
-    log.writer.sync(log.now_ns)
-    assert log.writer.earliest(SESSION, "a") > 0
-    log.store.sync_directory()
-    log.crash()
-
-    assert log.writer.next(SESSION, "a") >= 40
 
 
 def test_truncate_deletes_by_time():

@@ -18,20 +18,6 @@ from tests.unit.recovery.log.logs import (
 )
 
 
-def test_a_sync_passes_over_what_retention_deleted():
-    log = Log(segment_bytes=4096, retention_bytes=5000)
-    log.append_each(200, "a")
-    pending = log.writer.begin_sync()
-    log.writer.sync(log.now_ns)
-    pending.wait()
-    log.writer.end_sync(pending)
-    log.writer.sync()
-
-    log.crash()
-    kept = read_all(log.reader())
-    assert kept == log.written[-len(kept) :] != []
-
-
 def test_no_sequence_is_used_twice_and_the_skipped_range_is_exact():
     log = Log(reserve=100)
     log.append("a", 5)

@@ -3,7 +3,7 @@
 import pytest
 
 from recovery.log import LogConfig, LogReader, LogWriter, MemoryStore, truncate, verify
-from recovery.log.tail import SLOTS_MAX, State, Tail, read_head
+from recovery.log.tail import SLOTS_MAX, Tail, read_head
 
 S = 10**9
 CONFIG = LogConfig("log", segment_bytes=4096)
@@ -89,12 +89,6 @@ def test_what_another_start_of_the_system_left_says_nothing():
     store.boots += 1
 
     assert read_head(store).end is None
-
-
-def test_closing_says_so_in_the_tail():
-    store = left(3, is_closed=True)
-    assert read_head(store).state is State.CLOSED
-    assert opened(store).opened.clean
 
 
 @pytest.mark.parametrize("is_closed", [True, False])

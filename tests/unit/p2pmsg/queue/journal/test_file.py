@@ -17,12 +17,10 @@ from p2pmsg.queue.rules import (
     DeadJob,
     Died,
     Done,
-    Dropped,
     Failed,
     Failure,
     Given,
     QueuedJob,
-    Retried,
 )
 from tests.queues import job_queue, segments
 
@@ -75,20 +73,6 @@ def test_what_was_written_is_known_again(tmp_path):
     assert [holder for _, holder in state.jobs()] == [None, 8]
     assert state.processes[8] == ("host", 4, 5)
     assert state.seen == {"m": (3, 1003)}
-
-
-def test_a_dead_letter_is_retried_or_dropped(tmp_path):
-    journal, _ = opened(tmp_path)
-    for sequence in range(2):
-        journal.push(job(sequence))
-        journal.change(Died(DeadJob(failed(sequence, 5), "discarded", 1)))
-    journal.change(Retried(job(0, deliveries=5)))
-    journal.change(Dropped(1))
-    journal.close()
-
-    state = read_log(tmp_path)
-    assert sorted(state.open) == [0]
-    assert not state.dead
 
 
 def known(folder):

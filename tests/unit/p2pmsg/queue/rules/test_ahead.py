@@ -3,7 +3,6 @@
 import pytest
 
 from p2pmsg.queue.rules import JobRun
-from p2pmsg.queue.rules.pace import Pace
 from tests.queues import job_queue
 
 MS = 1_000_000
@@ -82,16 +81,3 @@ def test_one_that_was_idle_or_is_slow_at_once_counts_as_slow():
     assert working.limit(worker) > 1900
     working.now += 12 * MS
     assert working.limit(worker) == 16
-
-
-def test_a_pace_is_measured_over_half_the_time_at_least():
-    pace = Pace(20 * MS)
-    pace.add(1, now_ns=SECOND)
-    assert pace.within_span(now_ns=SECOND) == 0
-
-    pace.add(500, now_ns=SECOND + 9 * MS)
-    assert pace.within_span(now_ns=SECOND + 9 * MS) == 0
-    pace.add(500, now_ns=SECOND + 10 * MS)
-    assert pace.within_span(now_ns=SECOND + 10 * MS) == 2000
-    assert pace.within_span(now_ns=SECOND + 110 * MS - 1) == 2000
-    assert pace.within_span(now_ns=SECOND + 110 * MS) == 0

@@ -1,7 +1,5 @@
 """Delays count by the monotonic clock; what the log says of them, by the wall clock, is bounded."""
 
-import pytest
-
 from p2pmsg.queue.journal.records import JournalState, change_record, push_record
 from p2pmsg.queue.rules import End, QueuedJob
 from tests.queues import job_queue
@@ -62,18 +60,6 @@ class Run:
         return self.store.wall_ns(self.now_ns)
 
 
-@pytest.mark.parametrize("step_ns", [HOUR, -HOUR])
-def test_a_step_of_the_clock_moves_no_delay(step_ns):
-    run = Run()
-    run.push(2 * S)
-    run.store.wall_offset_ns += step_ns
-    run.push(4 * S)
-    assert [run.take(now_ns) for now_ns in (2 * S - 1, 2 * S, 4 * S - 1)] == [None, 0, None]
-    run.reject(3 * S)  # until 7 s
-    run.store.wall_offset_ns -= 2 * step_ns
-    assert [run.take(now_ns) for now_ns in (4 * S, 7 * S - 2, 7 * S)] == [1, None, 0]
-
-
 def test_a_step_of_the_clock_moves_no_delay_after_others_of_a_key():
     run = Run()
     run.push(key="k")
@@ -96,16 +82,6 @@ def test_times_of_deliveries_and_failures_are_of_the_clock_as_it_is():
     one_ns, two_ns = (WALL_NS + HOUR + seconds * S for seconds in (1, 2))
     assert (dead.job.first_ns, dead.job.last_ns, dead.at_ns) == (one_ns, two_ns, two_ns)
     assert [failure.at_ns for failure in dead.job.history] == [one_ns, two_ns]
-
-
-@pytest.mark.parametrize("back_ns", [0, S, HOUR, 1000 * DAY])
-def test_a_retry_waits_no_longer_after_a_restart_than_it_was_to_wait(back_ns):
-    run = Run()
-    run.push()
-    assert run.take(S) == 0
-    run.reject(5 * S)
-    again = run.again(wall_ns=run.wall_ns - back_ns)
-    assert [again.take(now_ns) for now_ns in (5 * S - 1, 5 * S)] == [None, 0]
 
 
 def test_what_push_delayed_keeps_its_time_over_restarts():

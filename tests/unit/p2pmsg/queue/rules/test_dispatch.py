@@ -49,86 +49,6 @@ def all_taken(machine, now_ns=0):
     return [payload for _, payloads in taken(machine, now_ns) for payload in payloads]
 
 
-def with_a_busy_and_an_idle_worker():
-    """A queue, and the worker 1, which has nine jobs; 2 has none."""
-    machine = queue(recall_wait=0.002)
-    busy = machine.join(1, "busy", 16, now_ns=0)
-    machine.store.push_run(run(9))
-    taken(machine)
-    machine.join(2, "idle", 16, now_ns=0)
-    return machine, busy
-
-
-def test_an_idle_worker_has_jobs_asked_back_for_it():
-    machine, busy = with_a_busy_and_an_idle_worker()
-
-    assert machine.recalls(now_ns=1 * MS) == []
-    assert machine.recalls(now_ns=2 * MS) == [(busy, 4)]
-    assert machine.recalls(now_ns=3 * MS) == []
-    machine.release(busy, [(5, 9)], now_ns=3 * MS, answer=True)
-    assert taken(machine, 3 * MS)[0][0] == 2
-    machine.ack(busy, 5, 6, now_ns=4 * MS)
-    assert machine.refused == 1
-
-
-@pytest.mark.parametrize("how", ["reject", "lose"])
-def test_the_next_of_a_key_waits_for_what_becomes_of_the_first(how):
-    machine = queue()
-    worker = machine.join(1, "w", 16, now_ns=0)
-    machine.join(2, "w", 16, now_ns=0)
-    for sequence in range(3):
-        machine.store.push(job(sequence, key="k"), now_ns=0)
-    assert all_taken(machine) == [b"00"]
-
-    if how == "reject":
-        machine.reject(worker, 0, "no", None, now_ns=0)
-    else:
-        machine.dismiss(1, End.LOST, "gone", now_ns=0)
-    machine.handle_timer(now_ns=10 * MS)
-    assert all_taken(machine, 10 * MS) == [b"00"]
-    holder = next(w for w in machine.workers.values() if w.assigned.count)
-    machine.ack(holder, 1, 2, now_ns=10 * MS)
-    assert all_taken(machine, 10 * MS) == [b"01"]
-
-
-def test_an_answer_to_an_earlier_delivery_is_refused():
-    machine = queue()
-    first = machine.join(1, "w", 1, now_ns=0)
-    machine.store.push(job(0), now_ns=0)
-    taken(machine)
-    machine.reject(first, 0, "no", 0, now_ns=0)
-    taken(machine)
-
-    machine.ack(first, 0, 1, now_ns=0)
-    assert (machine.refused, machine.store.done) == (1, 0)
-    other = machine.join(2, "w", 1, now_ns=0)
-    machine.ack(other, 1, 2, now_ns=0)
-    assert (machine.refused, machine.store.done) == (2, 0)
-    machine.ack(first, 1, 2, now_ns=0)
-    assert machine.store.done == 1
-
-
-def test_jobs_lost_together_are_delivered_alone():
-    machine = queue(deliveries_max=2)
-    machine.store.push_run(run(3))
-    machine.join(1, "w", 16, now_ns=0)
-    taken(machine)
-    machine.dismiss(1, End.LOST, "gone", now_ns=0)
-
-    machine.join(2, "w", 16, now_ns=0)
-    assert all_taken(machine) == [b"00"]
-    machine.dismiss(2, End.LOST, "gone", now_ns=0)
-    machine.join(3, "w", 16, now_ns=0)
-    assert all_taken(machine) == [b"00"]
-    machine.dismiss(3, End.LOST, "gone", now_ns=0)
-    (dead,) = machine.store.dead.list()
-    assert (dead.job.sequence, dead.job.failures, dead.job.deliveries) == (0, 2, 3)
-    worker = machine.join(4, "w", 16, now_ns=0)
-    assert all_taken(machine) == [b"01"]
-    machine.ack(worker, 5, 6, now_ns=0)
-    assert all_taken(machine) == [b"02"]
-
-
 def test_a_broken_connection_has_a_grace_and_keyed_jobs_longer():
     machine = queue(grace=0.2, ack_timeout=1.0)
     machine.join(1, "w", 16, now_ns=0)
@@ -163,16 +83,6 @@ def lost_and_done(**settings):
         machine.workers.pop(1)
 
     return machine, answer
-
-
-def test_the_first_completion_counts_also_where_it_is_late():
-    machine, answer = lost_and_done()
-    answer()
-    assert (machine.store.done, machine.refused) == (1, 0)
-    answer()
-    assert (machine.store.done, machine.refused) == (1, 1)
-    machine.join(2, "w", 16, now_ns=1)
-    assert all_taken(machine, HOUR) == [b"01"]
 
 
 @pytest.mark.parametrize("is_free", [True, False])
@@ -327,18 +237,6 @@ def test_what_a_worker_holds_for_too_long_goes_to_others_and_it_gets_ever_less()
     assert machine.workers[1].trust.allowance == 5  # it has done one
 
 
-def test_a_job_with_a_key_stays_until_an_honest_worker_could_not_have_it():
-    machine = watchful_queue(ack_timeout=0.1)
-    machine.join(1, "holder", 4, now_ns=0)
-    for each in (job(0, key="k"), job(1)):
-        machine.store.push(each, now_ns=0)
-        hand_out(machine)
-    assert live(machine, 1000 * MS) == [(1, False)]
-    assert live(machine, 1999 * MS) == []
-    assert live(machine, 2000 * MS) == [(1, True)]
-    assert machine.assigned_count == 0
-
-
 def test_one_that_settles_something_has_its_time_again():
     machine = watchful_queue(ack_timeout=0.1)
     worker = machine.join(1, "slow", 4, now_ns=0)
@@ -351,61 +249,6 @@ def test_one_that_settles_something_has_its_time_again():
     assert live(machine, (2700 + 1000) * MS) == [(1, False)]
     machine.ack(worker, 3, 4, now_ns=3750 * MS)
     assert (machine.store.ended[End.TAKEN], machine.store.done) == (0, 4)
-
-
-def test_extensions_are_given_up_to_a_limit():
-    machine = watchful_queue(ack_timeout=0.1, extend_max=5.0)
-    worker = machine.join(1, "w", 4, now_ns=0)
-    machine.store.push_run(run(1))
-    hand_out(machine)
-    machine.extend(worker, 3000 * MS, now_ns=500 * MS)
-    assert live(machine, 3499 * MS) == []
-    assert machine.extends_capped == 0
-    machine.extend(worker, HOUR, now_ns=3499 * MS)
-    machine.extend(worker, 10**9 * HOUR, now_ns=3499 * MS)
-    assert machine.extends_capped == 2
-    assert live(machine, 5999 * MS) == []
-    assert live(machine, 6000 * MS) == [(1, False)]
-    assert live(machine, 7000 * MS) == [(1, True)]
-    assert [name for name, _ in machine.warnings] == ["w", "w"]
-
-
-def test_a_delay_has_a_limit_and_the_key_goes_on():
-    machine = watchful_queue(reject_delay_max=60.0)
-    worker = machine.join(1, "w", 4, now_ns=0)
-    for sequence in range(2):
-        machine.store.push(job(sequence, key="k"), now_ns=0)
-    hand_out(machine)
-    machine.reject(worker, 0, "", 31 * 366 * 24 * HOUR, now_ns=0)
-    assert (machine.delays_capped, len(machine.warnings)) == (1, 1)
-    live(machine, 59_999 * MS)
-    assert hand_out(machine, 59_999 * MS) == {}
-    live(machine, 60_000 * MS)
-    assert hand_out(machine, 60_000 * MS) == {1: 1}
-    machine.reject(worker, 1, "", HOUR, now_ns=0)
-    assert (machine.delays_capped, len(machine.warnings)) == (2, 1)  # said once
-
-
-@pytest.mark.parametrize("how", ["reject", "discard"])
-def test_one_that_fails_at_what_others_do_is_stopped_alone(how):
-    machine = watchful_queue(worker_failures_max=3, deliveries_max=100)
-    bad, good = (machine.join(n, name, 1, now_ns=0) for n, name in enumerate(("bad", "good")))
-    machine.store.push_run(run(100))
-    failed = 0
-    for _ in range(20):
-        for worker, batch in list(iter(lambda: machine.take(now_ns=0), None)):
-            if worker is good:
-                continue
-            failed += 1
-            if how == "reject":
-                machine.reject(worker, batch.first, "", HOUR, now_ns=0)
-            else:
-                machine.discard(worker, batch.first, "", now_ns=0)
-        for batch in good.assigned.batches():
-            machine.ack(good, batch.first, batch.first + 1, now_ns=0)
-    assert failed == bad.trust.failed == 3
-    assert good.trust.acked > 15
-    assert machine.warnings[-1][0] == "bad"
 
 
 def test_one_that_rejects_all_and_joined_first_does_not_keep_the_jobs_from_others():
@@ -432,78 +275,3 @@ def test_reasons_are_bounded():
     assert [len(failure.reason) for failure in dead.job.history] == [4096, 4096]
     assert dead.job.reason == "y" * 4096
     assert machine.store.dead.bytes == dead.size > 8192
-
-
-LARGE = 100_000
-
-
-def sized(machine, now_ns=0):
-    """Hand out all as `PusherCore.pump` does: (worker, sequences) a batch that was sent."""
-    found = []
-    while (pair := machine.take(now_ns=now_ns)) is not None:
-        worker, batch = pair
-        jobs = [batch.job(n) for n in range(batch.count)]
-        size = sum(one.size for one in jobs)
-        if worker.takes(size):
-            found.append((worker.id, [one.sequence for one in jobs]))
-        else:
-            machine.withdraw(worker, batch, size, now_ns=now_ns)
-    return found
-
-
-def large_job(sequence, **fields):
-    return QueuedJob(sequence, bytes(LARGE), 1, **fields)
-
-
-def run_with_large(count, at):
-    """A run of which the job at `at` is large."""
-    sizes = [LARGE if n == at else 2 for n in range(count)]
-    ends = [sum(sizes[: n + 1]) for n in range(count)]
-    return JobRun(0, bytes(ends[-1]), ends, 1)
-
-
-def test_a_job_that_no_worker_takes_fails_with_the_reason_and_the_others_go_out_at_once():
-    machine = queue(deliveries_max=2)
-    worker = machine.join(1, "w", 1000, frame_bytes_max=65_536, now_ns=0)
-    machine.store.push_run(run_with_large(21, 20))
-    for number in range(21, 30):
-        machine.store.push(job(number), now_ns=0)
-
-    sent = sized(machine)
-    sequences = [sequence for _, batch in sent for sequence in batch]
-    assert sorted(sequences) == [*range(20), *range(21, 30)]
-    assert sequences[:20] == [*range(20)]
-    assert (machine.store.delayed, machine.store.failed, machine.delivered) == (1, 1, 30)
-    machine.handle_timer(now_ns=1000 * MS)
-    assert sized(machine, 1000 * MS) == []
-    (dead,) = machine.store.dead.list()
-    assert (dead.job.sequence, dead.why, len(dead.job.history)) == (20, "deliveries_max", 2)
-    assert "larger than frame_bytes_max of the worker, 65,536 bytes" in dead.job.reason
-    (warning,) = machine.warnings
-    assert warning[0] == "w"
-    assert "cannot take job 20, nor can any other" in warning[1]
-    assert machine.breaker.state is worker.breaker.state is BreakerState.CLOSED
-    for start, stop in worker.assigned.open_ranges():
-        machine.ack(worker, start, stop, now_ns=1000 * MS)
-    assert (machine.store.in_flight, machine.store.bytes) == (0, 0)
-
-
-def test_a_job_that_is_too_large_for_one_worker_goes_to_one_that_takes_it():
-    machine = queue()
-    machine.join(1, "small", 1000, frame_bytes_max=65_536, now_ns=0)
-    large = machine.join(2, "large", 1, now_ns=0)
-    for number in range(8):
-        machine.store.push(large_job(number) if number == 3 else job(number), now_ns=0)
-
-    sent = sized(machine)
-    by_worker = {1: [], 2: []}
-    for worker, sequences in sent:
-        by_worker[worker] += sequences
-    assert 3 not in by_worker[1]
-    assert len(by_worker[1]) == 8 - len(by_worker[2]) - machine.store.alone
-    start, stop = large.assigned.open_ranges()[0]
-    machine.ack(large, start, stop, now_ns=1)
-    sent += sized(machine, 1)
-    assert [batch for batch in sent if 3 in batch[1]] == [(2, [3])]
-    assert machine.store.failed == 0
-    assert machine.delivered == 8

@@ -1,7 +1,9 @@
-"""Whether the tables of the states of a session, and of its routes, can be true."""
+"""Whether the tables of states can be true: of sessions, their routes, workers and pullers."""
 
 import pytest
 
+from p2pmsg.queue.puller_core import PULLER_TRANSITIONS, PullerEvent, PullerState
+from p2pmsg.queue.rules.worker import WORKER_TRANSITIONS, WorkerEvent, WorkerState
 from p2pmsg.subscriber.states import (
     IS_OVER,
     ROUTE_TRANSITIONS,
@@ -15,7 +17,13 @@ from p2pmsg.subscriber.states import (
 
 
 @pytest.mark.parametrize(
-    ("first", "table"), [(State.MET, TRANSITIONS), (RouteState.ASKED, ROUTE_TRANSITIONS)]
+    ("first", "table"),
+    [
+        (State.MET, TRANSITIONS),
+        (RouteState.ASKED, ROUTE_TRANSITIONS),
+        (WorkerState.OPEN, WORKER_TRANSITIONS),
+        (PullerState.NEW, PULLER_TRANSITIONS),
+    ],
 )
 def test_each_state_can_be_reached(first, table):
     found, new = set(), {first}
@@ -57,3 +65,23 @@ def test_a_route_that_is_known_is_back_where_its_publisher_is(state):
 def test_a_route_is_complete_only_where_it_has_said_that_it_closes(state):
     if ROUTE_TRANSITIONS[state].get(RouteEvent.REPORTED) is RouteState.COMPLETE:
         assert state in (RouteState.CLOSING, RouteState.LAST_KNOWN)
+
+
+@pytest.mark.parametrize("state", WorkerState)
+def test_a_worker_that_joins_is_open_and_one_whose_connection_broke_is_cut(state):
+    assert WORKER_TRANSITIONS[state][WorkerEvent.JOINED] is WorkerState.OPEN
+    after = WORKER_TRANSITIONS[state].get(WorkerEvent.BROKE, state)
+    assert after is WorkerState.CUT
+
+
+def test_a_worker_is_asked_for_jobs_only_where_it_may_have_some_to_give():
+    asked = [state for state in WorkerState if WorkerEvent.ASK in WORKER_TRANSITIONS[state]]
+    assert asked == [WorkerState.OPEN]
+
+
+@pytest.mark.parametrize("state", set(PullerState) - {PullerState.LEFT})
+def test_a_puller_answers_each_challenge_until_it_has_left(state):
+    table = PULLER_TRANSITIONS[state]
+    assert table[PullerEvent.CHALLENGED] is PullerState.ANSWERED
+    assert table[PullerEvent.LEAVES] is PullerState.LEFT
+    assert not PULLER_TRANSITIONS[PullerState.LEFT]
