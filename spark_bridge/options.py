@@ -315,8 +315,9 @@ class SourceOptions:
     includeHeaders: bool = _option(_boolean, True)
     """Whether there is a column `headers`."""
 
-    fetchTimeoutMs: int = _option(_integer(10), 10_000)
-    """How long a task goes on without any progress, in ms. 10 s outlast a reconnection."""
+    fetchTimeoutMs: int = _option(_integer(10), 40_000)
+    """How long a task goes on without any progress, in ms; it asks again meanwhile, over new
+    connections. 40 s outlast a peer's restart."""
 
     valueFormat: str = _option(_format, "")
     """`raw`: a column `value` of bytes. `msgpack`, `json`: the schema's columns out of the value.

@@ -1,7 +1,6 @@
 """What the tasks do: each gets ranges, and yields record batches."""
 
 import atexit
-import logging
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,8 +20,6 @@ from spark_bridge.schema import BatchBuilder, Layout
 _TASKS_MAX: Final = 4
 """At most so many tasks a batch, unless `minPartitions` is larger: the source cannot see how many
 cores there are, and two tasks read 1.6 times what one reads."""
-_RETRIES: Final = 3
-"""How often a fetch that timed out is tried again, over new connections. 3, as Kafka's source."""
 _TASK_ROWS_MIN: Final = 50_000
 """Fewer rows than this are not worth a second task: one reads them in some 40 ms."""
 _CONNECTIONS_MAX: Final = 512
@@ -33,8 +30,7 @@ at the same time; of each range at most `_AHEAD_EACH`, the first request of a fe
 _AHEAD_EACH: Final = 1024
 _FETCHES_MAX: Final = 256
 _PASSING: Final = (p2pmsg.errors.LossReason.TIMEOUT, p2pmsg.errors.LossReason.BUDGET)
-"""Reasons that may be gone at the next attempt."""
-_log: Final = logging.getLogger("spark_bridge")
+"""Reasons that may be gone when the range is read again."""
 
 _Place = tuple[str, int, Keys | None]
 Fetch = Iterator[p2pmsg.MessageBatch | p2pmsg.LossReport]
@@ -77,12 +73,6 @@ class Connections:
         self._readers.move_to_end(key)
         return reader
 
-    def drop(self, wanted: Range, keys: Keys | None = None) -> None:
-        """Close the reader for the place where `wanted` is: something is wrong with it."""
-        reader = self._readers.pop((wanted.endpoint, wanted.session, keys), None)
-        if reader is not None:
-            reader.close()
-
     def close(self) -> None:
         """Close all."""
         while self._readers:
@@ -90,16 +80,12 @@ class Connections:
 
 
 def _connect(wanted: Range, timeout: float, keys: Keys | None) -> p2pmsg.reader.RangeReader:
-    security = security_of(keys)
-    if not wanted.recovery_endpoint:  # the driver could not reach the peer; it may be back
-        return p2pmsg.reader.RangeReader(wanted.endpoint, timeout=timeout, security=security)
+    known: dict[str, Any] = {}
+    if wanted.recovery_endpoint:  # else the driver could not reach the peer; it may be back
+        known["recovery_endpoint"] = wanted.recovery_endpoint
+        known |= {"session": wanted.session, "publisher": wanted.publisher}
     return p2pmsg.reader.RangeReader(
-        wanted.endpoint,
-        timeout=timeout,
-        recovery_endpoint=wanted.recovery_endpoint,
-        session=wanted.session,
-        publisher=wanted.publisher,
-        security=security,
+        wanted.endpoint, timeout=timeout, security=security_of(keys), **known
     )
 
 
@@ -114,7 +100,7 @@ def read_ranges(
 
     Raises:
         DataLossError: a range is gone, and `failOnDataLoss` is true.
-        BridgeError: nobody answered, not even over new connections.
+        BridgeError: nobody answered within `fetchTimeoutMs`.
         ValueError: a value does not fit the schema.
 
     """
@@ -134,24 +120,18 @@ class _Task:
         self._options = options
         self._value_type = value_type
         self._waiting = deque(ranges)
-        self._fetches: deque[tuple[Range, Fetch | None]] = deque()
+        self._fetches: deque[tuple[Range, Fetch]] = deque()
         self._ahead = 0
 
     def __iter__(self) -> Iterator[p2pmsg.MessageBatch]:
-        try:
-            while self._waiting or self._fetches:
-                while self._waiting and self._has_space():
-                    wanted = self._waiting.popleft()
-                    self._ahead += min(wanted.count, _AHEAD_EACH)
-                    self._fetches.append((wanted, self._begin(wanted)))
-                wanted, fetch = self._fetches.popleft()
-                self._ahead -= min(wanted.count, _AHEAD_EACH)
-                yield from self._read(wanted, fetch)
-        finally:
-            # What was requested and is not read (the task failed, or was cancelled) still arrives,
-            # and must not mix with the next task's fetches.
-            for wanted, _ in self._fetches:
-                connections.drop(wanted, self._options.keys)
+        while self._waiting or self._fetches:
+            while self._waiting and self._has_space():
+                wanted = self._waiting.popleft()
+                self._ahead += min(wanted.count, _AHEAD_EACH)
+                self._fetches.append((wanted, self._begin(wanted)))
+            wanted, fetch = self._fetches.popleft()
+            self._ahead -= min(wanted.count, _AHEAD_EACH)
+            yield from self._read(wanted, fetch)
 
     def _has_space(self) -> bool:
         # Never more than there may be connections, or the oldest would be closed while it is used.
@@ -169,45 +149,23 @@ class _Task:
             fixed=self._value_type is None,
         )
 
-    def _read(self, wanted: Range, fetch: Fetch | None) -> Iterator[p2pmsg.MessageBatch]:
-        """Yield a range's messages; where a fetch runs out of time, request the rest again."""
-        options, attempt, following = self._options, 1, wanted.start
-        try:
-            while True:
-                for item in self._begin(wanted) if fetch is None else fetch:
-                    if isinstance(item, p2pmsg.MessageBatch):
-                        following = item.sequence + len(item)
-                        yield item
-                    elif item.reason in _PASSING:
-                        following = item.start
-                        break
-                    else:
-                        name = wanted.publisher or item.publisher
-                        lost = replace(wanted, start=item.start, stop=item.stop, publisher=name)
-                        report_loss(lost, item.reason.value, options)
-                        following = item.stop
-                else:
-                    return
-                wanted = replace(wanted, start=following)
-                if attempt > _RETRIES:
-                    seconds = attempt * options.fetchTimeoutMs / 1000
-                    raise BridgeError(
-                        f"no answer for {wanted} within {seconds:g} s and {attempt} attempts; "
-                        "start again when the peer is back: the range is read then"
-                    )
-                attempt += 1
-                _log.warning("no answer for %s; attempt %d", wanted, attempt)
-                self._drop(wanted)
-                fetch = None
-        except BaseException:
-            self._drop(wanted)
-            raise
+    def _read(self, wanted: Range, fetch: Fetch) -> Iterator[p2pmsg.MessageBatch]:
+        """Yield a range's messages; the reader asks again, over new connections, until it is late.
 
-    def _drop(self, wanted: Range) -> None:
-        """Close a connection; its other fetches begin again when it is their turn."""
-        connections.drop(wanted, self._options.keys)
-        key = (wanted.endpoint, wanted.session)
-        self._fetches = deque(
-            (each, None if (each.endpoint, each.session) == key else fetch)
-            for each, fetch in self._fetches
-        )
+        Answers that a task did not take, since it failed or was cancelled, are dropped by the
+        connection's next fetch.
+        """
+        options = self._options
+        for item in fetch:
+            if isinstance(item, p2pmsg.MessageBatch):
+                yield item
+            elif item.reason in _PASSING:
+                raise BridgeError(
+                    f"no answer for {replace(wanted, start=item.start)} within "
+                    f"{options.fetchTimeoutMs / 1000:g} s (fetchTimeoutMs); start again when the "
+                    "peer is back: the range is read then"
+                )
+            else:
+                name = wanted.publisher or item.publisher
+                lost = replace(wanted, start=item.start, stop=item.stop, publisher=name)
+                report_loss(lost, item.reason.value, options)
