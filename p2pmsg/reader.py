@@ -2,7 +2,7 @@
 
 from p2pmsg.peers.threads.heads_watch import HeadsWatch
 from p2pmsg.peers.threads.range_reader import RangeReader
-from p2pmsg.ranges.heads import Heads, StreamHead
+from p2pmsg.ranges.heads import EndpointHeads, Heads, StreamHead
 from p2pmsg.ranges.place import SessionEntry
 
-__all__ = ["Heads", "HeadsWatch", "RangeReader", "SessionEntry", "StreamHead"]
+__all__ = ["EndpointHeads", "Heads", "HeadsWatch", "RangeReader", "SessionEntry", "StreamHead"]

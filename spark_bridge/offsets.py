@@ -20,7 +20,7 @@ topic that shows up later is *pinned* first: the position that first names it sa
 and its first messages are read by the next batch. So where it starts is in Spark's log, too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -30,12 +30,7 @@ import p2pmsg
 from spark_bridge.errors import BridgeError
 from spark_bridge.options import SourceOptions
 from spark_bridge.selection import Start, positions_of, topics_of
-from spark_bridge.session_directory import (
-    NO_TOPICS,
-    PeerView,
-    SessionDirectory,
-    SessionLocation,
-)
+from spark_bridge.session_directory import SessionDirectory, SessionLocation
 
 Positions = dict[str, dict[int, dict[str, int]]]
 VERSION: Final = 1
@@ -194,7 +189,12 @@ def latest(endpoint: str, topic: str, heads: p2pmsg.reader.Heads) -> int:
     return 0 if stream is None else stream.next
 
 
-def advance(before: Positions, directory: SessionDirectory, options: SourceOptions) -> Positions:
+def advance(
+    before: Positions,
+    directory: SessionDirectory,
+    options: SourceOptions,
+    watched: Collection[int] = (),
+) -> Positions:
     """Return how far one can read now; never less far than `before`.
 
     - A session that nobody can be asked about keeps its position.
@@ -202,25 +202,26 @@ def advance(before: Positions, directory: SessionDirectory, options: SourceOptio
       own is away.
     - A peer that joins is pinned at the earliest that it keeps, as Kafka's new partitions are; and
       so is a publisher that is new at a relay.
-    - A topic that was not subscribed to before is pinned in the same way, and one that is new at 0.
+    - A topic that was not subscribed to before is pinned in the same way, and one that is new at 0:
+      a topic without a place, of a session that `before` was made with (`watched`).
     - A publisher that has started again is pinned at 0, and its old session, where nobody keeps it,
       is brought to the last head known of it, so that what was not read is a range that fails or
       is skipped. Then it is forgotten.
     """
-    views = directory.views
     read_at = {session: endpoint for endpoint, known in before.items() for session in known}
     after: Positions = {}
     for endpoint, known in before.items():
-        view, moved = views.get(endpoint, PeerView()), after.setdefault(endpoint, {})
+        moved = after.setdefault(endpoint, {})
         for session, positions in known.items():
             location = directory.where(endpoint, session)
             if location is not None:
-                born = views[location.endpoint].born.get(session, NO_TOPICS)
-                moved[session] = _moved(positions, endpoint, location.heads, options, born)
-            elif not view.has_ended(session):
+                start = _from_zero if session in watched else earliest
+                moved[session] = _moved(positions, endpoint, location.heads, options, start)
+            elif not directory.has_ended(endpoint, session):
                 moved[session] = positions
             else:
-                final = _final(positions, endpoint, view.of_session(session), options)
+                last = directory.last_heads(endpoint, session)
+                final = _final(positions, endpoint, last, options)
                 if final != positions:
                     moved[session] = final
     names: set[str] | None = None
@@ -229,7 +230,7 @@ def advance(before: Positions, directory: SessionDirectory, options: SourceOptio
             continue
         if names is None:
             names = directory.names(read_at)
-        is_again = _has_restarted(heads, views[endpoint], before.get(endpoint), names)
+        is_again = _has_restarted(heads, directory, endpoint, before.get(endpoint), names)
         start = _from_zero if is_again else earliest
         pinned = positions_of(options, endpoint, heads, start)
         after.setdefault(endpoint, {})[heads.session] = pinned
@@ -245,7 +246,7 @@ def kept(positions: Positions, directory: SessionDirectory) -> Positions:
     def at(endpoint: str, session: int, topic: str, position: int) -> int:
         location = directory.where(endpoint, session, topic, position)
         if location is None and directory.find(endpoint, session) is None:
-            return _next(directory.views[endpoint].of_session(session), topic, position)
+            return _next(directory.last_heads(endpoint, session), topic, position)
         stream = None if location is None else location.heads.streams.get(topic)
         return position if stream is None else max(position, stream.earliest)
 
@@ -350,16 +351,22 @@ def without_gone(
 
 
 def _has_restarted(
-    heads: p2pmsg.reader.Heads, view: PeerView, known: Mapping[int, Any] | None, names: set[str]
+    heads: p2pmsg.reader.Heads,
+    directory: SessionDirectory,
+    endpoint: str,
+    known: Mapping[int, Any] | None,
+    names: set[str],
 ) -> bool:
     """Whether a session that was not there before belongs to a publisher that was.
 
     At a publisher's endpoint it does. At a relay, if its name is that of a session that was read,
     or if the name of such a session is not known any more.
     """
-    if known is None or not view.is_relay:
+    if known is None or not directory.views[endpoint].is_relay:
         return known is not None
-    return heads.publisher in names or any(view.of_session(session) is None for session in known)
+    return heads.publisher in names or any(
+        directory.last_heads(endpoint, session) is None for session in known
+    )
 
 
 def _from_zero(endpoint: str, topic: str, heads: p2pmsg.reader.Heads) -> int:
@@ -371,7 +378,7 @@ def _moved(
     endpoint: str,
     heads: p2pmsg.reader.Heads,
     options: SourceOptions,
-    born: frozenset[str],
+    start: Start,
 ) -> dict[str, int]:
     """Return how far a session can be read. Topics no longer subscribed to keep their location."""
     moved = dict(positions)
@@ -379,7 +386,7 @@ def _moved(
         if topic in moved:
             moved[topic] = _next(heads, topic, moved[topic])
         else:
-            moved[topic] = 0 if topic in born else earliest(endpoint, topic, heads)
+            moved[topic] = start(endpoint, topic, heads)
     return moved
 
 

@@ -5,39 +5,10 @@ several endpoints; it is read once, at its *home*, where it was read before. Its
 fetched from an endpoint that is reachable and keeps them.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import p2pmsg
-
-NO_TOPICS: Final[frozenset[str]] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class PeerView:
-    """What is known of one endpoint: its sessions, and the last heads of those that ended."""
-
-    sessions: Mapping[int, p2pmsg.reader.Heads] = field(default_factory=dict)
-    """Empty: it has not answered yet, or it is a relay that has none."""
-    former: tuple[p2pmsg.reader.Heads, ...] = ()
-    born: Mapping[int, frozenset[str]] = field(default_factory=dict)
-    """By session, topics that began while it was watched: they are read from 0."""
-    reachable: bool = True
-    is_relay: bool = False
-    denied: Mapping[str, p2pmsg.errors.AccessDeniedError] = field(default_factory=dict)
-    """By topic: what there is no right to here, whether it exists or not."""
-
-    def of_session(self, session: int) -> p2pmsg.reader.Heads | None:
-        """Return the last heads of a session that is or was here."""
-        found = self.sessions.get(session)
-        if found is None:
-            found = next((heads for heads in self.former if heads.session == session), None)
-        return found
-
-    def has_ended(self, session: int) -> bool:
-        """Whether other sessions are here now."""
-        return bool(self.sessions) and session not in self.sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +21,14 @@ class SessionLocation:
 
 
 class SessionDirectory:
-    """All endpoints' views, looked up by session."""
+    """What is known of all endpoints, looked up by session.
 
-    def __init__(self, views: Mapping[str, PeerView]) -> None:
+    Args:
+        views: by endpoint, as `HeadsWatch.heads()` has it.
+
+    """
+
+    def __init__(self, views: Mapping[str, p2pmsg.reader.EndpointHeads]) -> None:
         self.views = views
         self._by_session: dict[int, list[SessionLocation]] = {}
         for endpoint in sorted(views):
@@ -60,6 +36,21 @@ class SessionDirectory:
             for session, heads in view.sessions.items():
                 location = SessionLocation(endpoint, heads, view.reachable)
                 self._by_session.setdefault(session, []).append(location)
+
+    @property
+    def sessions(self) -> Iterable[int]:
+        """The sessions that any endpoint has."""
+        return self._by_session.keys()
+
+    def last_heads(self, endpoint: str, session: int) -> p2pmsg.reader.Heads | None:
+        """Return the last known heads of a session that is or was at an endpoint."""
+        view = self.views.get(endpoint)
+        return None if view is None else view.sessions.get(session) or view.former.get(session)
+
+    def has_ended(self, endpoint: str, session: int) -> bool:
+        """Whether other sessions are at an endpoint now."""
+        view = self.views.get(endpoint)
+        return view is not None and bool(view.sessions) and session not in view.sessions
 
     def where(
         self, home: str, session: int, topic: str | None = None, start: int = 0
@@ -93,13 +84,13 @@ class SessionDirectory:
         location = self.where(home, session, topic, start)
         if location is not None:
             return location
-        view = self.views.get(home, PeerView())
-        if view.has_ended(session):
+        if self.has_ended(home, session):
             return None
         unknown = p2pmsg.reader.Heads(
             publisher="", session=session, recovery_endpoint="", streams={}
         )
-        return SessionLocation(home, view.of_session(session) or unknown, is_sure=False)
+        known = self.last_heads(home, session) or unknown
+        return SessionLocation(home, known, is_sure=False)
 
     def homes(
         self, read_at: Mapping[int, str] | None = None
@@ -141,7 +132,7 @@ class SessionDirectory:
         """Return the names of the publishers of these sessions, as far as they are known."""
         found = set()
         for view in self.views.values():
-            for heads in (*view.sessions.values(), *view.former):
+            for heads in (*view.sessions.values(), *view.former.values()):
                 if heads.session in sessions and heads.publisher:
                     found.add(heads.publisher)
         return found

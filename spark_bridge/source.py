@@ -147,6 +147,7 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._pin = uuid4().hex[:16]
         self._first: dict[str, Any] | None = None
         self._is_checked = False
+        self._watched: set[int] = set()
         self._frozen: SessionDirectory | None = None
         self._nothing_new: tuple[SessionDirectory, dict[str, Any]] | None = None
 
@@ -162,6 +163,7 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             directory = self._directory()
             begins = start_of(self._options, "latest", partial(at_time, self._options))
             start = offsets.first(directory, self._options, begins)
+            self._watched.update(directory.sessions)
             self._first = offsets.to_json(start, self._pin)
         return self._first
 
@@ -182,7 +184,8 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             return start
         before, is_first = offsets.from_json(start), start.get("pin") == self._pin
         self._check(before, directory, is_new=is_first)
-        after = offsets.advance(before, directory, self._options)
+        after = offsets.advance(before, directory, self._options, self._watched)
+        self._watched.update(directory.sessions)
         if isinstance(limit, ReadMaxRows):
             # What is gone does not count, or a query that was overtaken would never catch up.
             after = offsets.limit(offsets.kept(before, directory), after, limit.max_rows)
@@ -262,7 +265,7 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         for each in wanted:
             location = directory.find(each.endpoint, each.session, each.topic, each.start)
             if location is None:
-                former = directory.views[each.endpoint].of_session(each.session)
+                former = directory.last_heads(each.endpoint, each.session)
                 name = "" if former is None else former.publisher
                 report_loss(replace(each, publisher=name), "publisher_gone", self._options)
                 continue

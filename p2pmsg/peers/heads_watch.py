@@ -16,7 +16,7 @@ from p2pmsg.errors import AccessDeniedError, ClosedError, ConfigError, SecurityE
 from p2pmsg.peers.network import MACHINE, Network
 from p2pmsg.peers.range_channel import RangeChannel
 from p2pmsg.peers.settings import check_endpoints
-from p2pmsg.ranges.heads import Heads, check_patterns
+from p2pmsg.ranges.heads import EndpointHeads, check_patterns
 from p2pmsg.ranges.place import MS, Place
 from p2pmsg.ranges.place_heads import PlaceHeads, heartbeat_prefixes
 from p2pmsg.security.use import curve_client
@@ -62,6 +62,7 @@ class HeadsWatchPeer(Peer):
         endpoints: Iterable[str],
         topics: list[str] | None,
         refresh_ns: int,
+        time_ns: int | None,
         security: "Security | None",
         network: Network = MACHINE,
     ) -> None:
@@ -70,6 +71,7 @@ class HeadsWatchPeer(Peer):
         self._security = security
         self._topics = topics
         self._refresh_ns = refresh_ns
+        self._time_ns = time_ns
         self._closed_why: str | None = None
         self._followed: dict[str, _Followed] = {}
         self._due_ns = 0
@@ -101,16 +103,18 @@ class HeadsWatchPeer(Peer):
         return self._due_ns
 
     def resync(self) -> None:
-        """Connect again, and ask all."""
+        """Connect again, and ask all; what is known stays."""
         for each in self._followed.values():
-            self._forget(each)
-        self._followed.clear()
+            self._watch(each, ())
+            each.channel.close()
+            each.heads.resync(self.now_ns())
         self._due_ns = 0
 
     def shut(self) -> None:
         """Close the sockets."""
         self._closed_why = self._closed_why or "it is closed"
-        self.resync()
+        for endpoint in list(self._followed):
+            self._forget(endpoint)
         self._selector.close()
 
     def abandon(self) -> None:
@@ -130,39 +134,13 @@ class HeadsWatchPeer(Peer):
         self._due_ns = 0
         self.version += 1
 
-    def sessions(self) -> dict[str, tuple[Heads, ...] | None]:
-        """Return the heads of all sessions, by endpoint."""
+    def heads(self) -> dict[str, EndpointHeads]:
+        """Return what is known, by endpoint."""
         if self._closed_why is not None:
             raise ClosedError(self.name, self._closed_why)
-        return {endpoint: self._sessions_at(endpoint) for endpoint in self._wanted}
-
-    def _sessions_at(self, endpoint: str) -> tuple[Heads, ...] | None:
-        heads = self._heads_at(endpoint)
-        if heads is None or not (heads.heads or heads.has_answered):
-            return None
-        return tuple(heads.heads.values())
-
-    def is_reachable(self, endpoint: str) -> bool:
-        """Whether the publisher at `endpoint` has answered lately."""
-        heads = self._heads_at(endpoint)
-        return heads is not None and heads.reachable
-
-    def is_relay(self, endpoint: str) -> bool:
-        """Whether there is a relay at `endpoint`."""
-        heads = self._heads_at(endpoint)
-        return heads is not None and heads.is_relay
-
-    def unanswered(self) -> dict[str, str]:
-        """Return who is found where no welcome comes from."""
-        return {at: one.channel.found for at, one in self._followed.items() if one.channel.found}
-
-    def denied(self) -> dict[str, list[AccessDeniedError]]:
-        """Return what is denied, by endpoint."""
-        found = {
-            endpoint: [error for each in one.heads.denied.values() for error in each.values()]
-            for endpoint, one in self._followed.items()
-        }
-        return {endpoint: errors for endpoint, errors in found.items() if errors}
+        followed = self._followed
+        known = {endpoint: one.heads.view(one.channel.found) for endpoint, one in followed.items()}
+        return {endpoint: known.get(endpoint, EndpointHeads()) for endpoint in self._wanted}
 
     def count(self) -> int:
         """Return the version."""
@@ -172,24 +150,23 @@ class HeadsWatchPeer(Peer):
         """Return those that are followed."""
         return [*self._wanted]
 
-    def _heads_at(self, endpoint: str) -> PlaceHeads | None:
-        one = self._followed.get(endpoint)
-        return None if one is None else one.heads
-
     # --------------------------------------------------------------------------- verbs
 
     def wait_until_asked(self, timeout: float) -> Verb[bool]:
         """Wait until every publisher has answered once."""
         is_there: bool = yield Wait(self._all_answered, self.now_ns() + to_ns(timeout))
-        for errors in self.denied().values():
-            first = errors[0]
-            raise AccessDeniedError(first.verb, first.topic, first.reason)
+        for one in self._followed.values():
+            for errors in one.heads.denied.values():
+                first = next(iter(errors.values()))
+                raise AccessDeniedError(first.verb, first.topic, first.reason)
         return is_there and self._closed_why is None
 
     def _all_answered(self) -> bool:
-        found = [self._heads_at(each) for each in self._wanted]
+        followed = self._followed
         return self._closed_why is not None or all(
-            each is not None and (each.has_answered or bool(each.denied)) for each in found
+            endpoint in followed
+            and (followed[endpoint].heads.has_answered or bool(followed[endpoint].heads.denied))
+            for endpoint in self._wanted
         )
 
     # ------------------------------------------------------------------------ in a turn
@@ -199,22 +176,28 @@ class HeadsWatchPeer(Peer):
         if self._wanted.keys() == self._followed.keys():
             return
         for endpoint in [each for each in self._followed if each not in self._wanted]:
-            self._forget(self._followed.pop(endpoint))
+            self._forget(endpoint)
         for endpoint, at in self._wanted.items():
             if endpoint not in self._followed:
                 place, topics = Place(at), self._topics
                 place.listen(now_ns)
-                probe = None if topics is None else control.Probe(0, topics, "latest")
+                probe: control.Probe | None
+                if self._time_ns is not None:  # which no heartbeat says
+                    probe = control.Probe(0, topics or ["*"], "time", self._time_ns)
+                else:
+                    probe = None if topics is None else control.Probe(0, topics, "latest")
                 heads = PlaceHeads(place, probe, follows=True, now_ns=now_ns)
-                prefixes = heartbeat_prefixes(topics)
+                prefixes = heartbeat_prefixes(topics if self._time_ns is None else None)
                 channel = RangeChannel(
                     place, self._network, security=self._security, prefixes=prefixes
                 )
                 self._followed[endpoint] = _Followed(heads, channel)
 
-    def _forget(self, one: _Followed) -> None:
+    def _forget(self, endpoint: str) -> None:
+        one = self._followed[endpoint]
         self._watch(one, ())
         one.channel.close()
+        del self._followed[endpoint]
 
     def _step(self, now_ns: int) -> None:
         session_count = sum(one.heads.session_count for one in self._followed.values())
@@ -265,56 +248,26 @@ class HeadsWatchBase:
         *,
         topics: Iterable[str] | None = None,
         refresh: float = 0.05,
+        time_ns: int | None = None,
         security: "Security | None" = None,
     ) -> None:
         wanted = None if topics is None else check_patterns(sorted(topics))
-        self._open(partial(HeadsWatchPeer, [*endpoints], wanted, to_ns(refresh), security))
+        given = [*endpoints], wanted, to_ns(refresh), time_ns, security
+        self._open(partial(HeadsWatchPeer, *given))
 
     @property
     def version(self) -> int:
         """Counts how often anything changed of what its methods return."""
         return self._read(self._peer.count)
 
-    def heads(self) -> dict[str, Heads | None]:
-        """Return the last known heads by endpoint.
-
-        None where nobody has answered yet, and at a relay that serves none or several sessions:
-        `sessions` has those.
-        """
-        return {
-            endpoint: found[0] if found is not None and len(found) == 1 else None
-            for endpoint, found in self.sessions().items()
-        }
-
-    def sessions(self) -> dict[str, tuple[Heads, ...] | None]:
-        """Return the last known heads of all sessions at each endpoint; of a publisher one.
-
-        None where nobody has answered yet. What has not changed is the same object as before.
+    def heads(self) -> dict[str, EndpointHeads]:
+        """Return what is known now, by endpoint.
 
         Raises:
             ClosedError: the watch is closed.
 
         """
-        return self._read(self._peer.sessions)
-
-    def is_reachable(self, endpoint: str) -> bool:
-        """Whether the publisher at `endpoint` has answered lately."""
-        return self._read(self._peer.is_reachable, endpoint)
-
-    def is_relay(self, endpoint: str) -> bool:
-        """Whether there is a relay at `endpoint`, as far as is known."""
-        return self._read(self._peer.is_relay, endpoint)
-
-    def unanswered(self) -> dict[str, str]:
-        """Return who is found at endpoints from which no welcome has come for 5 s, in words.
-
-        By endpoint; each is logged once as a warning as well.
-        """
-        return self._read(self._peer.unanswered)
-
-    def denied(self) -> dict[str, list[AccessDeniedError]]:
-        """Return what is denied now, by endpoint; each is logged once as a warning as well."""
-        return self._read(self._peer.denied)
+        return self._read(self._peer.heads)
 
     def set_endpoints(self, endpoints: Iterable[str]) -> None:
         """Follow these from now on; those that stay are kept connected.

@@ -128,17 +128,13 @@ class RangeReaderPeer(Peer):
 
     def shut(self) -> None:
         """Close the sockets; calls that wait raise `ClosedError`."""
-        self.cancel()
+        self._closed_why = self._closed_why or "it is closed"
+        self._place.on_change()
         self._channel.close()
 
     def abandon(self) -> None:
         """In a forked child: the sockets are the parent's."""
         self._closed_why = INHERITED
-
-    def cancel(self) -> None:
-        """Let calls that wait raise `ClosedError`."""
-        self._closed_why = self._closed_why or "it is closed"
-        self._place.on_change()
 
     def _check_open(self) -> None:
         if self._closed_why is not None:
@@ -149,7 +145,6 @@ class RangeReaderPeer(Peer):
     def heads(
         self,
         timeout: float | None,
-        time_ns: int | None,
         session: int | None,
         topics: Iterable[str] | None,
     ) -> Verb[Heads]:
@@ -157,16 +152,11 @@ class RangeReaderPeer(Peer):
         self._check_open()
         place = self._place
         asked_for = None if topics is None else check_patterns(topics)
-        time_ns = None if time_ns is None else int(time_ns)
         begun_ns, limit_ns = self.now_ns(), self._limit_ns(timeout)
         session = self._session if session is None else session
         self.denied = {}
         self._asked += 1
-        probe: control.Probe | None = None
-        if time_ns is not None:
-            probe = control.Probe(0, asked_for or ["*"], "time", time_ns)
-        elif asked_for is not None:
-            probe = control.Probe(0, asked_for, "latest")
+        probe = None if asked_for is None else control.Probe(0, asked_for, "latest")
         question = PlaceHeads(place, probe, session, number=self._asked, now_ns=begun_ns)
         self._questions.add(question)
         while (now_ns := self.now_ns()) < begun_ns + limit_ns:
@@ -262,7 +252,7 @@ class RangeReaderPeer(Peer):
         limit_ns = self._limit_ns(timeout)
         if session is None:
             if (peer := self._place.publisher(self._session, self.now_ns())) is None:
-                session = (yield from self.heads(timeout, None, None, None)).session
+                session = (yield from self.heads(timeout, None, None)).session
             else:
                 session = peer.session
         made = RangeFetch(
@@ -382,11 +372,6 @@ class RangeReaderBase:
             self._peer.take_item, fetch, position
         )
         return item
-
-    def cancel(self) -> None:
-        """Let what waits elsewhere raise `ClosedError`, within a second; then close it."""
-        self._driver.section.run(self._peer.cancel)
-        self._driver.wake()
 
     def __repr__(self) -> str:
         return shown(self, lambda: self.endpoint, lambda: self._driver.stopping)

@@ -1,7 +1,7 @@
 """Where a publisher's streams stand, and what it gives no right to. No I/O."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from p2pmsg import control
 from p2pmsg.errors import AccessDeniedError, denied_by_peer
@@ -38,6 +38,36 @@ class Heads:
 
     streams: dict[str, StreamHead]
     """By topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointHeads:
+    """What is known of one endpoint that is followed."""
+
+    sessions: Mapping[int, Heads] = field(default_factory=dict)
+    """The last known heads, by session: of a publisher one, of a relay of all that it serves. Empty
+    where nobody has answered yet, and at a relay that serves none."""
+
+    former: Mapping[int, Heads] = field(default_factory=dict)
+    """The last heads of sessions that have ended there meanwhile, 256 at most."""
+
+    reachable: bool = False
+    """Whether it has answered lately."""
+
+    is_relay: bool = False
+    """Whether there is a relay, as far as is known."""
+
+    denied: Mapping[str, AccessDeniedError] = field(default_factory=dict)
+    """What there is no right to now, by topic or prefix; each is logged once as a warning, too."""
+
+    unanswered: str = ""
+    """Who is there, where no welcome has come for 5 s, or why we are refused, in words; it is
+    logged once as a warning, too. "" where all is well."""
+
+    @property
+    def only(self) -> Heads | None:
+        """The heads of the session there, where it is the only one."""
+        return next(iter(self.sessions.values())) if len(self.sessions) == 1 else None
 
 
 def check_patterns(patterns: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Final
 
 from p2pmsg import control, wire
 from p2pmsg.errors import AccessDeniedError, P2PError
-from p2pmsg.ranges.heads import Heads, StreamHead, all_denied_by, heads_of
+from p2pmsg.ranges.heads import EndpointHeads, Heads, StreamHead, all_denied_by, heads_of
 from p2pmsg.ranges.place import MS, Place, Presence
 from p2pmsg.wire import Frame, FrameError, Kind
 from transports.own_log import own_log as _log
@@ -26,6 +26,7 @@ _SILENT_NS: Final = 2000 * MS
 _RECONNECT_NS: Final = 8000 * MS
 """How often a silent one is connected to again: who needs seconds for an answer (thousands of
 streams on a busy machine) would be cut off each time before it has come."""
+_FORMER_MAX: Final = 256
 _ALONE_NS: Final = 100 * MS
 """How often a peer is checked that cannot be asked yet."""
 
@@ -80,6 +81,7 @@ class PlaceHeads:
     ) -> None:
         self.place = place
         self.heads: dict[int, Heads] = {}
+        self._former: dict[int, Heads] = {}
         self.denied: dict[int, dict[str, AccessDeniedError]] = {}
         self._denied: dict[int, dict[str, AccessDeniedError]] = {}
         self._pages = control.HeadPages(control.STREAMS_MAX)
@@ -108,6 +110,26 @@ class PlaceHeads:
         if relay is not None and not questions:
             return relay.complete
         return bool(questions) and all(session in self.heads for session in questions)
+
+    def view(self, unanswered: str) -> EndpointHeads:
+        """Return what is known now; the place's sockets know who is there that gives no answer."""
+        return EndpointHeads(
+            sessions=dict(self.heads),
+            former=dict(self._former),
+            reachable=self.reachable,
+            is_relay=self.is_relay,
+            denied={at: error for each in self.denied.values() for at, error in each.items()},
+            unanswered=unanswered,
+        )
+
+    def resync(self, now_ns: int) -> None:
+        """Ask all again, over other connections; what is known stays."""
+        self._pages = control.HeadPages(control.STREAMS_MAX)
+        self._denied.clear()
+        self._questions.clear()
+        self.due_ns = 0
+        self.place.reset()
+        self.place.listen(now_ns)
 
     def ask(self, now_ns: int, floor_ns: int, ceiling_ns: int) -> None:
         """Ask for the heads that are due, and say when to ask next."""
@@ -164,10 +186,17 @@ class PlaceHeads:
                 for session, presence in presences.items()
             }
         if relay is not None and relay.complete and relay.settled:
-            for session in [each for each in self.heads if each not in presences]:
-                del self.heads[session]
+            self._end(self.heads.keys() - presences.keys())
             if presences:  # one that has nothing for us lists no session
                 self.denied = {s: found for s, found in self.denied.items() if s in presences}
+
+    def _end(self, sessions: Iterable[int]) -> None:
+        """Keep the last heads of sessions that are not here any more."""
+        for session in sessions:
+            self._former[session] = self.heads[session]
+            del self.heads[session]
+        while len(self._former) > _FORMER_MAX:
+            del self._former[next(iter(self._former))]
 
     def _presences(self) -> dict[int, Presence]:
         """Return whom to ask, by session."""
@@ -193,10 +222,10 @@ class PlaceHeads:
         if self.heads.get(frame.session) == heads:
             return
         self._changed = True
-        if self.is_relay:
-            self.heads[frame.session] = heads
-        else:
-            self.heads = {frame.session: heads}  # another session here has ended
+        if not self.is_relay:  # another session here has ended
+            self._end(self.heads.keys() - {frame.session})
+        self.heads[frame.session] = heads
+        self._former.pop(frame.session, None)
         question = self._questions.get(frame.session)
         if question is not None:
             question.wait_ns = 0

@@ -69,7 +69,7 @@ def test_heads_are_followed(publisher):
         async with HeadsWatch([publisher.endpoint], topics=["a"]) as watch:
             assert await watch.wait_until_asked(60)
             publisher.publish("a", 1)
-            while watch.heads()[publisher.endpoint].streams["a"].next <= COUNT:
+            while watch.heads()[publisher.endpoint].only.streams["a"].next <= COUNT:
                 await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(main(), 60))

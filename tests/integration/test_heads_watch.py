@@ -13,7 +13,7 @@ from tests.unit.p2pmsg.interrupts import interrupt_at
 
 
 def next_of(watch, endpoint, topic="t"):
-    heads = watch.heads()[endpoint]
+    heads = watch.heads()[endpoint].only
     return -1 if heads is None or topic not in heads.streams else heads.streams[topic].next
 
 
@@ -29,8 +29,8 @@ def test_heads_of_many_publishers_are_followed_in_one_thread():
                     peer.publish_many("t", [b"x"] * 5)
                     peer.publish("other", b"x")
                 eventually(lambda r=round_: all(next_of(watch, p.endpoint) == 5 * r for p in peers))
-            assert all(watch.is_reachable(peer.endpoint) for peer in peers)
-            assert "other" not in watch.heads()[peers[0].endpoint].streams
+            assert all(watch.heads()[peer.endpoint].reachable for peer in peers)
+            assert "other" not in watch.heads()[peers[0].endpoint].only.streams
         with pytest.raises(p2pmsg.ClosedError):
             watch.heads()
     finally:
@@ -55,12 +55,14 @@ def test_a_publisher_that_goes_and_one_that_comes_in_its_place():
         watch = HeadsWatch([endpoint], topics=["t"])
         eventually(lambda: next_of(watch, endpoint) == 1)
     with watch:
-        eventually(lambda: not watch.is_reachable(endpoint))
-        assert watch.heads()[endpoint].publisher == "first"
+        eventually(lambda: not watch.heads()[endpoint].reachable)
+        assert watch.heads()[endpoint].only.publisher == "first"
         with p2pmsg.Publisher(endpoint, name="second") as second:
-            eventually(lambda: watch.heads()[endpoint].publisher == "second")
-            assert watch.heads()[endpoint].session == second.session
-            assert watch.is_reachable(endpoint)
+            eventually(lambda: watch.heads()[endpoint].only.publisher == "second")
+            view = watch.heads()[endpoint]
+            assert (view.only.session, view.reachable) == (second.session, True)
+            assert [heads.publisher for heads in view.former.values()] == ["first"]
+            assert view.former[first.session].streams["t"].next == 1
 
 
 def test_endpoints_that_come_and_go():
@@ -68,10 +70,10 @@ def test_endpoints_that_come_and_go():
         with p2pmsg.Publisher("tcp://127.0.0.1:0") as second:
             with HeadsWatch([first.endpoint]) as watch:
                 assert watch.wait_until_asked(60)
-                known = watch.heads()[first.endpoint]
+                known = watch.heads()[first.endpoint].only
                 watch.set_endpoints([first.endpoint, second.endpoint])
                 assert watch.wait_until_asked(60)
-                assert watch.heads()[first.endpoint] == known
+                assert watch.heads()[first.endpoint].only == known
                 watch.set_endpoints([second.endpoint])
                 assert list(watch.heads()) == [second.endpoint]
                 watch.set_endpoints([])
@@ -93,7 +95,7 @@ def test_ctrl_c_anywhere_leaves_it_at_work(rounds):
                 sequence = publisher.publish("t", 1)
                 interrupt_at(step, use, lambda code: code.co_filename.startswith(ours))
                 eventually(lambda n=sequence + 1: next_of(watch, publisher.endpoint) == n)
-            assert watch.is_reachable(publisher.endpoint)
+            assert watch.heads()[publisher.endpoint].reachable
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_a_multicast_publisher_is_asked_and_its_heartbeats_are_heard():
             assert watch.wait_until_asked(60)
             publisher.publish("t", 2)
             eventually(lambda: next_of(watch, place) == 2)
-            assert watch.is_reachable(place)
+            assert watch.heads()[place].reachable
 
 
 @pytest.fixture
@@ -128,7 +130,7 @@ def follow(opened):
 
 def nexts(watch, place, topic="t"):
     """The next sequence by publisher."""
-    found = watch.sessions()[place.endpoint] or ()
+    found = watch.heads()[place.endpoint].sessions.values()
     streams = [(heads.publisher, heads.streams.get(topic)) for heads in found]
     return {name: -1 if stream is None else stream.next for name, stream in streams}
 
@@ -142,8 +144,8 @@ def test_every_session_of_a_relay_is_followed(make_publisher, make_relay, follow
     watch = follow(relay, topics=topics)
     eventually(lambda: nexts(watch, relay) == {"p0": 1, "p1": 2, "p2": 3})
     assert watch.wait_until_asked(60)
-    assert watch.is_relay(relay.endpoint)
-    assert watch.heads() == {relay.endpoint: None}  # which one is not said
+    view = watch.heads()[relay.endpoint]
+    assert (view.is_relay, view.only) == (True, None)  # which one is not said
 
     publishers[1].publish_many("t", [b"x"] * 40)
     eventually(lambda: nexts(watch, relay) == {"p0": 1, "p1": 42, "p2": 3})

@@ -281,12 +281,12 @@ def test_ranges_of_a_publisher_and_of_a_relay(peers, publisher):
 def test_a_heads_watch_that_is_refused_and_heals(peers, publisher):
     up, stranger = peers.pinned(publisher.endpoint, "pub"), peers.security("stranger")
     with HeadsWatch([up], topics=["t"], security=stranger) as watch:
-        eventually(lambda: "does not admit our key" in watch.unanswered().get(up, ""))
-        assert watch.heads() == {up: None}
+        eventually(lambda: "does not admit our key" in watch.heads()[up].unanswered)
+        assert not watch.heads()[up].sessions
         peers.security("pub", "stranger")
         assert watch.wait_until_asked(TIMEOUT)
-        assert watch.heads()[up].streams["t"].next == 100
-        eventually(lambda: watch.unanswered() == {})
+        assert watch.heads()[up].only.streams["t"].next == 100
+        eventually(lambda: not watch.heads()[up].unanswered)
 
 
 def test_what_a_reader_may_not_read_is_raised(peers, tmp_path):
@@ -319,9 +319,9 @@ def test_what_a_reader_may_not_read_is_raised(peers, tmp_path):
         with HeadsWatch([up], topics=["t", "hidden"], security=peers.security("reader")) as watch:
             with pytest.raises(AccessDeniedError, match="subscribe 'hidden'"):
                 watch.wait_until_asked(TIMEOUT)
-            eventually(lambda: set(watch.heads()[up].streams) == {"t"})
-            assert [error.topic for error in watch.denied()[up]] == ["hidden"]
+            eventually(lambda: set(watch.heads()[up].only.streams) == {"t"})
+            assert [*watch.heads()[up].denied] == ["hidden"]
             rewrite(access, "[[rule]]\nwho = ['reader']\nsubscribe = ['t', 'hidden']\n")
             security.grants._due_ns = 0
-            eventually(lambda: watch.denied() == {})
+            eventually(lambda: not watch.heads()[up].denied)
             assert watch.wait_until_asked(TIMEOUT)

@@ -130,8 +130,8 @@ def asks(endpoint):
 
 def watches_heads(endpoints):
     with p2pmsg.reader.HeadsWatch(endpoints) as watch:
-        eventually(lambda: len(watch.unanswered()) == len(endpoints))
-        return watch.unanswered()
+        eventually(lambda: all(view.unanswered for view in watch.heads().values()))
+        return {at: view.unanswered for at, view in watch.heads().items()}
 
 
 def found_of_lines(subscriber, endpoints):

@@ -236,7 +236,7 @@ def test_range_readers_and_listeners_say_that_they_cannot_read(pair, endpoint, c
         with pytest.raises(TimeoutError, match="'prices' sends sealed datagrams"):
             reader.heads(timeout=5.0)
         with HeadsWatch([endpoint]) as watch:
-            eventually(lambda: "sealed" in watch.unanswered().get(endpoint, ""))
+            eventually(lambda: "sealed" in watch.heads()[endpoint].unanswered)
     eventually(lambda: caplog.text.count("range readers have none") == 2)
     listener = Listener()
     with join_group(endpoint) as one:

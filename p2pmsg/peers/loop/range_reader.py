@@ -15,7 +15,7 @@ from p2pmsg.ranges.place import SessionEntry
 class RangeReader(RangeReaderBase, LoopFace):
     """Reads exact ranges of the streams of the publisher at one endpoint.
 
-    With threads it belongs to one at a time, except `cancel`, and has none of its own. Several
+    With threads it belongs to one at a time, and has none of its own. Several
     `fetch` of different topics may be under way: each asks for its first messages at once, so that
     they wait for the publisher together.
 
@@ -45,7 +45,6 @@ class RangeReader(RangeReaderBase, LoopFace):
         self,
         timeout: float | None = None,
         *,
-        time_ns: int | None = None,
         session: int | None = None,
         topics: Iterable[str] | None = None,
     ) -> Heads:
@@ -53,7 +52,6 @@ class RangeReader(RangeReaderBase, LoopFace):
 
         Args:
             timeout: in seconds. Default: the reader's.
-            time_ns: fill in `StreamHead.first_at`, too, for this time in ns since the epoch.
             session: at a relay, whose. Default: the reader's.
             topics: of which streams: topics, or prefixes that end in `*`. Those of which not all
                 may be had are in `denied` then. Default: all; without a right to one it is left
@@ -69,7 +67,7 @@ class RangeReader(RangeReaderBase, LoopFace):
             ClosedError: the reader is closed.
 
         """
-        verb = self._peer.heads(timeout, time_ns, session, topics)
+        verb = self._peer.heads(timeout, session, topics)
         found: Heads = await self._driver.run(verb)
         return found
 

@@ -15,14 +15,16 @@ class HeadsWatch(HeadsWatchBase, ThreadFace):
     Args:
         endpoints: of publishers and relays.
         topics: which are of interest: those are asked for, and heartbeats of them come as well.
-            Prefixes that end in `*` may be among them: without heartbeats, and `denied` says where
-            not all of their topics may be had. Default: all of a publisher's topics, without their
+            Prefixes that end in `*` may be among them: without heartbeats, and `denied` has those
+            of which not all topics may be had. Default: all of a publisher's topics, without their
             heartbeats; one that may not be had is left out, which `denied` does not say.
         refresh: how old the heads of a busy publisher may be, in seconds. Default 0.05. With more
             than 50 sessions they get older, 1 ms each.
+        time_ns: fill in `StreamHead.first_at`, too, for this time in ns since the epoch. Default
+            None: it is None.
         security: this peer's key, and whom it knows: connections are encrypted, and both ends
             known to each other; over tcp and ipc. Default None: open.
-            A connection that is refused is tried again; `unanswered` says why.
+            A connection that is refused is tried again; `EndpointHeads.unanswered` says why.
 
     Raises:
         ConfigError: an argument is out of its limits, or an endpoint is none.
@@ -39,7 +41,7 @@ class HeadsWatch(HeadsWatchBase, ThreadFace):
         Raises:
             ConfigError: `timeout` is no number of seconds.
             AccessDeniedError: one gives us no right to a topic that was asked for, or to any;
-                `denied` has all. It goes on.
+                `EndpointHeads.denied` has all. It goes on.
 
         """
         verb = self._peer.wait_until_asked(time_to_wait("timeout", timeout))
