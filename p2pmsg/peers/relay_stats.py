@@ -28,8 +28,10 @@ def relay_stats(
     """Return the counters."""
     served, requests = list(core.sessions.values()), core.requests
     totals: Counter[str] = Counter(source.stream_table.forgotten)
+    outstanding = 0
     for stream in source.streams:
         totals.update(stream.totals())
+        outstanding += stream.receiver.missing + stream.receiver.buffered
     invalid = Counter(source.invalid) + core.invalid + requests.invalid
     names = {up.name for up in source.relays.upstreams.values()}
     names |= {peer.name for peer in source.peers.values() if peer.joined and peer.direct}
@@ -57,7 +59,7 @@ def relay_stats(
         ],
         repaired_from={"buffer": totals["repaired"], "relay": totals["relayed"]},
         repaired=dict(requests.messages_repaired),
-        outstanding=_outstanding(core, source),
+        outstanding=outstanding,
         subscribers=core.joined,
         upstreams=sorted(names),
         loops_refused=source.relays.loops_refused,
@@ -73,19 +75,6 @@ def relay_stats(
         subscribers_forgotten=requests.known.forgotten_names(), **_counts(core, source),
         **connection_counts(sender, server),
     )  # fmt: skip
-
-
-def _outstanding(core: RelayCore, source: SubscriberCore) -> int:
-    """Return how many messages are missing; also those that the log has lost."""
-    count = 0
-    for stream in source.streams:
-        count += stream.receiver.missing + stream.receiver.buffered
-    for (session, topic), cut in core.cut.items():
-        peer = source.peers.get(session)
-        asked = None if peer is None else peer.streams.get(topic)
-        known = cut.next if asked is None else max(cut.next, asked.receiver.head)
-        count += max(0, cut.end - known)
-    return count
 
 
 def _counts(core: RelayCore, source: SubscriberCore) -> dict[str, int]:

@@ -102,8 +102,12 @@ class RelayCore(ServingCore[RelayedSession]):
                 continue
             served.is_live = False
             end = following = log.next(topic, session)
+            losses = metadata.losses.pop((session, topic), [])
             if log.earliest(topic, session) is not None:  # else retention may have deleted it
                 end = max(following, metadata.heads.get((session, topic), 0))
+                for loss in losses:  # what was lost after the last message is in no log
+                    if loss.start <= following < loss.stop:
+                        following = loss.stop
             stream = self.open_stream(session, topic, following, now_ns=now_ns)
             if stream is None:
                 continue
@@ -111,14 +115,11 @@ class RelayCore(ServingCore[RelayedSession]):
                 stream.end = end
                 self.cut[session, topic] = stream
             stream.start = served.head(topic)[0]
-            beyond = []
-            for loss in metadata.losses.pop((session, topic), []):
-                if loss.stop > following:
-                    beyond.append(loss)
-                elif not stream.losses.overlap_count(loss.start, loss.stop):
+            for loss in losses:
+                if loss.stop <= following and not stream.losses.overlap_count(
+                    loss.start, loss.stop
+                ):
                     stream.losses.add(loss)
-            if beyond and following < end:
-                metadata.losses[session, topic] = beyond
 
     def open_session(self, session: int, name: str, hops: int) -> RelayedSession | None:
         """Serve a session from now on; None where there are too many."""
@@ -228,23 +229,10 @@ class RelayCore(ServingCore[RelayedSession]):
 
     def give_up(self, session: int, topic: str, *, now_ns: int) -> None:
         """Report lost what only the log of a former incarnation had of a stream."""
-        stream, former = self.end_cut(session, topic)
-        if stream is None or session not in self.sessions:
-            return
-        for loss in former:
-            if stream.next < loss.stop and loss.start < stream.end:
-                gone = Loss(stream.next, loss.start, LossReason.CRASH)
-                known = Loss(loss.start, min(loss.stop, stream.end), loss.reason)
-                for one in (gone, known):
-                    self.lose(session, topic, one, now_ns=now_ns)
-        gone = Loss(stream.next, stream.end, LossReason.CRASH)
-        self.lose(session, topic, gone, now_ns=now_ns)
-
-    def end_cut(self, session: int, topic: str) -> tuple[RelayedStream | None, list[Loss]]:
-        """Wait no longer for the end of a stream; return it, and what had been lost of that."""
         stream = self.cut.pop((session, topic), None)
-        metadata = self.metadata
-        return stream, [] if metadata is None else metadata.losses.pop((session, topic), [])
+        if stream is not None:
+            gone = Loss(stream.next, stream.end, LossReason.CRASH)
+            self.lose(session, topic, gone, now_ns=now_ns)
 
     def set_path(self, upstream: Iterable[int]) -> None:
         """Take from which relays the upstreams get anything."""

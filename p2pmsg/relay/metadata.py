@@ -51,8 +51,7 @@ class RelayMetadata:
     Attributes:
         sessions, heads: what was in it: names and hops by session, and by session and topic up to
             where a stream came, or is lost, at least.
-        losses: by session and topic, losses of former incarnations, in order; those of streams
-            whose end the log has lost are written again.
+        losses: by session and topic, losses of former incarnations, in order.
         errors: how often it could not be written; it is tried again.
 
     Raises:
@@ -107,10 +106,9 @@ class RelayMetadata:
             sessions.append((session, one.name, one.hops))
             for topic, stream in one.streams.items():
                 heads.append((session, topic, stream.end))
-                former = self.losses.get((one.session, topic), ())
                 losses += [
                     (None, session, topic, loss.start, loss.stop, loss.reason.value)
-                    for loss in (*stream.losses, *former)
+                    for loss in stream.losses
                 ]
         del losses[:-LOSSES_MAX]
         row_count = len(sessions) + len(heads) + len(losses)

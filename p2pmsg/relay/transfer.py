@@ -5,14 +5,12 @@ from typing import TYPE_CHECKING
 from p2pmsg.errors import RewoundReport
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.subscriber.effects import Action, Command
+from p2pmsg.subscriber.resume import Resume
 from recovery import Delivery, Loss, LossReason, Rewound
 from recovery.checks import to_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from p2pmsg.relay.session import RelayedSession
-    from p2pmsg.subscriber.connections import Connection
     from p2pmsg.subscriber.core import SubscriberCore
     from p2pmsg.subscriber.sessions import Session, Stream
 
@@ -22,19 +20,16 @@ _LOOK_NS = 50 * _MS
 """How often is looked for sessions that have nothing to say."""
 
 
-class Resumption:
+class Resumption(Resume):
     """Says where the streams of a relay's intake begin: where they end in the relay.
 
-    It fulfils `p2pmsg.subscriber.resume.Resume`, as a cursor does.
+    What was served on keeps its sequences here, whatever its publisher does, so `rewind` and `note`
+    have nothing to do.
     """
 
     def __init__(self, relay: RelayCore) -> None:
         self._relay = relay
         self.newcomers: list[Session] = []
-
-    def contacted(self, line: int) -> bool:
-        """Return False: what an upstream had before a relay met it is not missed."""
-        return False
 
     def start_of(self, session: int, topic: str, of_new: int) -> int | None:
         """Return where a stream begins; None: where its upstream says."""
@@ -43,25 +38,11 @@ class Resumption:
             return of_new
         return following
 
-    def note(self, peer: "Session") -> None:
-        """Do nothing: what the relay has says it all."""
-
-    def recording(self, connections: "Sequence[Connection]") -> "Sequence[Callable[[], object]]":
-        """Return nothing, as `note` does nothing."""
-        return ()
-
     def known(self, session: int) -> dict[str, int]:
         """Return up to where the relay has had the streams of a session, by topic."""
         served = self._relay.sessions.get(session)
         streams = {} if served is None else served.streams
         return {topic: stream.end for topic, stream in streams.items()}
-
-    def rewind(self, peer: "Session", topic: str, following: int) -> None:
-        """Do nothing: what was served on keeps its sequences."""
-
-    def committed(self, stream: "Stream") -> int | None:
-        """Return None: a relay has no cursor."""
-        return None
 
 
 class Transfer:
@@ -110,7 +91,7 @@ class Transfer:
         source, relay = self._source, self._relay
         for place, stream in list(relay.cut.items()):
             if stream.next >= stream.end:
-                relay.end_cut(*place)
+                del relay.cut[place]
                 self._cut_ns.pop(place, None)
                 continue
             since_ns = self._cut_ns.setdefault(place, now_ns)

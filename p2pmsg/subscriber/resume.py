@@ -28,7 +28,7 @@ Linux's defaults, or where relays have the session, too, the head alone is compa
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from p2pmsg import control
 from p2pmsg.subscriber.connections import Connection
@@ -41,20 +41,23 @@ if TYPE_CHECKING:
     from recovery import CursorFile
 
 
-class Resume(Protocol):
-    """What a `SubscriberCore` asks to know where streams begin."""
+class Resume:
+    """What a `SubscriberCore` asks to know where streams begin; of itself it notes nothing."""
 
     newcomers: list[Session]
     """Sessions that are to be noted before anything of them is delivered."""
 
     def contacted(self, line: int) -> bool:
         """Whether a publisher was met at a connection's endpoint before."""
+        return False
 
     def start_of(self, session: int, topic: str, of_new: int) -> int | None:
         """Return where a stream begins, `of_new` if it is new; None: not known."""
+        return None
 
     def known(self, session: int) -> Mapping[str, int]:
         """Return where the streams of a session resume, by topic."""
+        return {}
 
     def rewind(self, peer: Session, topic: str, following: int) -> None:
         """Let a stream resume earlier: its publisher has gone back."""
@@ -64,12 +67,14 @@ class Resume(Protocol):
 
     def recording(self, connections: Sequence[Connection]) -> Iterable[Callable[[], object]]:
         """Yield what writes the newcomers down, one by one; each is called before the next."""
+        return ()
 
     def committed(self, stream: Stream) -> int | None:
         """Return the next sequence after a restart, or None."""
+        return None
 
 
-class ResumePoints:
+class ResumePoints(Resume):
     """Says where streams begin, by a cursor, and notes which sessions were joined.
 
     A session must be noted before anything of it is delivered: a subscriber that starts at
