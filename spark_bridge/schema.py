@@ -4,8 +4,9 @@ import math
 from array import array
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import lru_cache
-from itertools import chain
+from functools import lru_cache, partial
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -77,28 +78,6 @@ class Gathered:
             for column, batch in zip(columns, self.batches, strict=True)
             for each in ([None] * len(batch) if column is None else column)
         ]
-
-    def runs(self, name: str) -> list[tuple[Any, int]]:
-        """Return a field that all messages of a batch have in common, and how often it comes."""
-        found: list[tuple[Any, int]] = []
-        for batch in self.batches:
-            value = getattr(batch, name)
-            if found and found[-1][0] == value:
-                found[-1] = (value, found[-1][1] + len(batch))
-            else:
-                found.append((value, len(batch)))
-        return found
-
-    def spans(self) -> list[tuple[int, int]]:
-        """Return the sequences as ranges."""
-        found: list[tuple[int, int]] = []
-        for batch in self.batches:
-            start, stop = batch.sequence, batch.sequence + len(batch)
-            if found and found[-1][1] == start:
-                found[-1] = (found[-1][0], stop)
-            else:
-                found.append((start, stop))
-        return found
 
     def message(self, at: int) -> p2pmsg.Message:
         """Return the message at an index; for errors."""
@@ -235,7 +214,7 @@ def _block(gathered: Gathered) -> pa.Array | None:
     block = pa.py_buffer(blocks[0] if len(blocks) == 1 else b"".join(blocks))
     rows = pa.Array.from_buffers(pa.binary(stride), count, [None, block])
     values = pc.binary_slice(rows, head, stride)
-    places = 1 << (count - 1).bit_length()
+    places = _places(count)
     if values.offset or (stride - head) * places > _OFFSET_MAX:
         return values.cast(pa.binary())
     # The same values between offsets that are at hand: the cast would copy them all.
@@ -299,42 +278,41 @@ def _header_text(value: Any) -> str | None:
 
 
 def _offsets(gathered: Gathered) -> pa.Array:
-    spans = gathered.spans()
-    if len(spans) == 1:  # a twentieth of the time
-        return pa.arange(*spans[0])
-    return _int64(array("q", chain.from_iterable(range(*span) for span in spans)))
+    return _joined([pa.arange(one.sequence, one.sequence + len(one)) for one in gathered.batches])
 
 
-def _common(name: str, kind: pa.DataType) -> Callable[[Gathered], pa.Array]:
-    """Return what makes a column of a field that all messages of a batch have in common.
+def _common(name: str, kind: pa.DataType, gathered: Gathered) -> pa.Array:
+    """Return a field that all messages of a batch have in common."""
+    parts = []
+    for value, batches in groupby(gathered.batches, attrgetter(name)):
+        count = sum(map(len, batches))
+        whole = _repeated(signed(value) if kind is _SESSION else value, kind, _places(count))
+        parts.append(whole.slice(0, count))
+    return _joined(parts)
 
-    Mostly it is the same for one batch after another: the last column is kept, and cut to length.
-    """
-    kept: list[tuple[Any, pa.Array]] = []
 
-    def repeated(value: Any, count: int) -> pa.Array:
-        if not kept or kept[0][0] != value or len(kept[0][1]) < count:
-            kept[:] = [(value, pa.repeat(pa.scalar(value, kind), count))]
-        return kept[0][1].slice(0, count)
+@lru_cache(maxsize=16)
+def _repeated(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    """Return a column of one value, which mostly is that of one batch after another."""
+    return pa.repeat(pa.scalar(value, kind), count)
 
-    def make(gathered: Gathered) -> pa.Array:
-        runs = gathered.runs(name)
-        if kind is _SESSION:
-            runs = [(signed(value), count) for value, count in runs]
-        if len(runs) == 1:
-            return repeated(*runs[0])
-        return pa.array([value for value, count in runs for _ in range(count)], kind)
 
-    return make
+def _places(count: int) -> int:
+    """Return a length that many counts have in common, and at least this one."""
+    return int(1 << (count - 1).bit_length())
+
+
+def _joined(parts: list[pa.Array]) -> pa.Array:
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
 _SESSION: Final = pa.int64()
 _MAKERS: Final[dict[str, Callable[[Gathered], pa.Array]]] = {
     "key": _keys,
     "value": _values,
-    "topic": _common("topic", pa.string()),
-    "publisher": _common("publisher", pa.string()),
-    "session": _common("session", _SESSION),
+    "topic": partial(_common, "topic", pa.string()),
+    "publisher": partial(_common, "publisher", pa.string()),
+    "session": partial(_common, "session", _SESSION),
     "offset": _offsets,
     "timestamp": _timestamps,
     "headers": _headers,
