@@ -3,7 +3,7 @@
 import math
 from array import array
 from base64 import b64encode
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import chain, groupby
 from operator import attrgetter
@@ -121,37 +121,21 @@ class RawLayout:
         )
 
 
-class BatchBuilder:
-    """Gathers message batches until they are a record batch's worth.
-
-    Attributes:
-        rows: how many are gathered.
-
-    """
-
-    def __init__(self, layout: Layout) -> None:
-        self.rows = 0
-        self._bytes = 0
-        self._layout = layout
-        self._batches: list[p2pmsg.MessageBatch] = []
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it is time to take a batch out."""
-        return self.rows >= ROWS_MAX or self._bytes >= BYTES_MAX
-
-    def add(self, batch: p2pmsg.MessageBatch) -> None:
-        """Add messages."""
-        self.rows += len(batch)
-        self._bytes += _size(batch)
-        self._batches.append(batch)
-
-    def take(self) -> Iterator[pa.RecordBatch]:
-        """Take out what is gathered, as one record batch, or none where nothing is."""
-        batches, self._batches = self._batches, []
-        self.rows = self._bytes = 0
-        if batches:
-            yield self._layout.to_arrow(Gathered(batches))
+def record_batches(
+    layout: Layout, batches: Iterable[p2pmsg.MessageBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield messages as record batches of a size that Spark takes best."""
+    gathered: list[p2pmsg.MessageBatch] = []
+    rows = size = 0
+    for batch in batches:
+        gathered.append(batch)
+        rows += len(batch)
+        size += _size(batch)
+        if rows >= ROWS_MAX or size >= BYTES_MAX:
+            yield layout.to_arrow(Gathered(gathered))
+            gathered, rows, size = [], 0, 0
+    if gathered:
+        yield layout.to_arrow(Gathered(gathered))
 
 
 def column_of(name: str, gathered: Gathered) -> pa.Array:

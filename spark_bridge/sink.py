@@ -12,7 +12,6 @@ by that the receiver's side (`committed`) delivers each batch once.
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -45,14 +44,6 @@ _REPLAY_BYTES: Final = 256 * 2**20
 """How much of what a task published it keeps for repairs."""
 
 
-@dataclass
-class PartitionWritten(WriterCommitMessage):  # type: ignore[misc]
-    """What a task reports to the driver."""
-
-    partition: int
-    rows: int
-
-
 class P2pmsgBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """`frame.write.format("p2pmsg")`."""
 
@@ -69,7 +60,7 @@ class P2pmsgBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self._options = options
         self._write = options.writeId or write
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionWritten:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publish one partition."""
         options = self._options
         return publish_partition(iterator, options, self._write, options.writeBatch)
@@ -85,7 +76,7 @@ class P2pmsgStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         check_columns(schema, options)
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionWritten:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publish one partition of a batch."""
         task: Any = TaskContext.get()
         query = task.getLocalProperty("sql.streaming.queryId")
@@ -124,7 +115,7 @@ def _check_headers(kind: types.MapType) -> None:
 
 def publish_partition(
     batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str, batch: int
-) -> PartitionWritten:
+) -> WriterCommitMessage:
     """Publish a partition's rows and wait until the subscribers have them.
 
     Raises:
@@ -166,7 +157,7 @@ def publish_partition(
     finally:
         if publisher is not None:
             publisher.close(0)
-    return PartitionWritten(partition, rows)
+    return WriterCommitMessage()
 
 
 def _open(name: str, options: SinkOptions) -> p2pmsg.Publisher:

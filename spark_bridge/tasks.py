@@ -15,7 +15,7 @@ from spark_bridge.keys import Keys, security_of
 from spark_bridge.logs import read_logs, report_loss
 from spark_bridge.offsets import Cut, Range
 from spark_bridge.options import SourceOptions
-from spark_bridge.schema import BatchBuilder, Layout
+from spark_bridge.schema import Layout, record_batches
 
 _TASKS_MAX: Final = 4
 """At most so many tasks a batch, unless `minPartitions` is larger: the source cannot see how many
@@ -96,7 +96,7 @@ atexit.register(connections.close)
 def read_ranges(
     ranges: Sequence[Range], options: SourceOptions, layout: Layout
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of `ranges`, each once.
+    """Return the messages of `ranges`, each once.
 
     Raises:
         DataLossError: a range is gone, and `failOnDataLoss` is true.
@@ -104,68 +104,54 @@ def read_ranges(
         ValueError: a value does not fit the schema.
 
     """
-    builder = BatchBuilder(layout)
-    read = read_logs if options.path else _Task
-    for batch in read(ranges, options, layout.value_type):
-        builder.add(batch)
-        if builder.is_full:
-            yield from builder.take()
-    yield from builder.take()
+    read = read_logs if options.path else _read_peers
+    return record_batches(layout, read(ranges, options, layout.value_type))
 
 
-class _Task:
-    """Reads ranges one after the other; the next ones are requested in the meantime."""
-
-    def __init__(self, ranges: Sequence[Range], options: SourceOptions, value_type: Any) -> None:
-        self._options = options
-        self._value_type = value_type
-        self._waiting = deque(ranges)
-        self._fetches: deque[tuple[Range, Fetch]] = deque()
-        self._ahead = 0
-
-    def __iter__(self) -> Iterator[p2pmsg.MessageBatch]:
-        while self._waiting or self._fetches:
-            while self._waiting and self._has_space():
-                wanted = self._waiting.popleft()
-                self._ahead += min(wanted.count, _AHEAD_EACH)
-                self._fetches.append((wanted, self._begin(wanted)))
-            wanted, fetch = self._fetches.popleft()
-            self._ahead -= min(wanted.count, _AHEAD_EACH)
-            yield from self._read(wanted, fetch)
-
-    def _has_space(self) -> bool:
+def _read_peers(
+    ranges: Sequence[Range], options: SourceOptions, value_type: Any
+) -> Iterator[p2pmsg.MessageBatch]:
+    """Yield ranges one after the other; the next ones are requested in the meantime."""
+    waiting, fetches, ahead = deque(ranges), deque[tuple[Range, Fetch]](), 0
+    while waiting or fetches:
         # Never more than there may be connections, or the oldest would be closed while it is used.
-        return self._ahead < _AHEAD_MAX and len(self._fetches) < _FETCHES_MAX
+        while waiting and ahead < _AHEAD_MAX and len(fetches) < _FETCHES_MAX:
+            wanted = waiting.popleft()
+            ahead += min(wanted.count, _AHEAD_EACH)
+            fetches.append((wanted, _begin(wanted, options, value_type)))
+        wanted, fetch = fetches.popleft()
+        ahead -= min(wanted.count, _AHEAD_EACH)
+        yield from _read(wanted, fetch, options)
 
-    def _begin(self, wanted: Range) -> Fetch:
-        options = self._options
-        reader = connections.take(wanted, options.fetchTimeoutMs / 1000, options.keys)
-        return reader.fetch(
-            wanted.topic,
-            wanted.start,
-            wanted.stop,
-            session=wanted.session,
-            value_type=self._value_type,
-            fixed=self._value_type is None,
-        )
 
-    def _read(self, wanted: Range, fetch: Fetch) -> Iterator[p2pmsg.MessageBatch]:
-        """Yield a range's messages; the reader asks again, over new connections, until it is late.
+def _begin(wanted: Range, options: SourceOptions, value_type: Any) -> Fetch:
+    reader = connections.take(wanted, options.fetchTimeoutMs / 1000, options.keys)
+    return reader.fetch(
+        wanted.topic,
+        wanted.start,
+        wanted.stop,
+        session=wanted.session,
+        value_type=value_type,
+        fixed=value_type is None,
+    )
 
-        Answers that a task did not take, since it failed or was cancelled, are dropped by the
-        connection's next fetch.
-        """
-        options = self._options
-        for item in fetch:
-            if isinstance(item, p2pmsg.MessageBatch):
-                yield item
-            elif item.reason in _PASSING:
-                raise BridgeError(
-                    f"no answer for {replace(wanted, start=item.start)} within "
-                    f"{options.fetchTimeoutMs / 1000:g} s (fetchTimeoutMs); start again when the "
-                    "peer is back: the range is read then"
-                )
-            else:
-                name = wanted.publisher or item.publisher
-                lost = replace(wanted, start=item.start, stop=item.stop, publisher=name)
-                report_loss(lost, item.reason.value, options)
+
+def _read(wanted: Range, fetch: Fetch, options: SourceOptions) -> Iterator[p2pmsg.MessageBatch]:
+    """Yield a range's messages; the reader asks again, over new connections, until it is late.
+
+    Answers that a task did not take, since it failed or was cancelled, are dropped by the
+    connection's next fetch.
+    """
+    for item in fetch:
+        if isinstance(item, p2pmsg.MessageBatch):
+            yield item
+        elif item.reason in _PASSING:
+            raise BridgeError(
+                f"no answer for {replace(wanted, start=item.start)} within "
+                f"{options.fetchTimeoutMs / 1000:g} s (fetchTimeoutMs); start again when the peer "
+                "is back: the range is read then"
+            )
+        else:
+            name = wanted.publisher or item.publisher
+            lost = replace(wanted, start=item.start, stop=item.stop, publisher=name)
+            report_loss(lost, item.reason.value, options)

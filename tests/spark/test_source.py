@@ -175,6 +175,12 @@ def ranges_of(partitions):
     return [[(r.session, r.start, r.stop) for r in each.ranges] for each in partitions]
 
 
+def knowing_all(reader):
+    """The reader, once all of its peers have answered."""
+    eventually(lambda: not reader.reportLatestOffset()["away"])
+    return reader
+
+
 def test_a_batch_that_is_taken_up_again_is_cut_as_before():
     """With other options, and without a publisher that has restarted meanwhile."""
     places = lasting_endpoint(), lasting_endpoint()
@@ -186,7 +192,7 @@ def test_a_batch_that_is_taken_up_again_is_cut_as_before():
             for each in (first, second):
                 each.publish_many("t", [1] * 1000)
                 sealed(each, "t", 1000)
-            reader = reader_of(first, **given, minPartitions="3")
+            reader = knowing_all(reader_of(first, **given, minPartitions="3"))
             begin = reader.initialOffset()
             end = json.loads(json.dumps(reader.latestOffset(begin, ALL)))
             planned = ranges_of(reader.partitions(begin, end))
@@ -195,7 +201,7 @@ def test_a_batch_that_is_taken_up_again_is_cut_as_before():
         assert ranges_of(again.partitions(again.initialOffset(), end)) == planned
         again.stop()
         with publish_again_at(places[0], "first"):
-            again = reader_of(second, **given, minPartitions="2")
+            again = knowing_all(reader_of(second, **given, minPartitions="2"))
             left = ranges_of(again.partitions(again.initialOffset(), end))
             again.stop()
 

@@ -14,7 +14,7 @@ from pyspark.sql import types  # noqa: E402
 import p2pmsg  # noqa: E402
 from spark_bridge.errors import OptionError  # noqa: E402
 from spark_bridge.options import parse_options  # noqa: E402
-from spark_bridge.schema import COLUMNS, BatchBuilder, Gathered, RawLayout  # noqa: E402
+from spark_bridge.schema import COLUMNS, Gathered, RawLayout, record_batches  # noqa: E402
 from spark_bridge.typed import TypedLayout, layout_of  # noqa: E402
 from tests.spark.streams import sealed  # noqa: E402
 
@@ -272,10 +272,7 @@ def test_a_fetch_decodes_typed_values_and_falls_back_frame_by_frame(publisher):
     values[1500] = "wrong"
     batches = fetch(publisher, values, value_type=layout.value_type)
     kinds = [type(batch.values[0]).__name__ for batch in batches]
-    builder = BatchBuilder(layout)
-    for batch in batches:
-        builder.add(batch)
-    (record,) = builder.take()
+    (record,) = record_batches(layout, batches)
 
     assert set(kinds) == {"Row", "dict"}
     assert record.schema == layout.schema
@@ -310,10 +307,7 @@ def test_values_of_one_length_come_as_a_block(publisher, size):
     values = [bytes([number % 251]) * size for number in range(2000 if size < 1000 else 20)]
     batches = fetch(publisher, values, fixed=True)
     layout = RawLayout(["value", "offset"])
-    builder = BatchBuilder(layout)
-    for batch in batches:
-        builder.add(batch)
-    rows = [row for record in builder.take() for row in record.to_pylist()]
+    rows = [row for record in record_batches(layout, batches) for row in record.to_pylist()]
 
     assert all(isinstance(batch, p2pmsg.message.FixedBatch) for batch in batches) == (size < 65_536)
     assert rows == [{"value": value, "offset": at} for at, value in enumerate(values)]
