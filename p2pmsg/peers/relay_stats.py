@@ -28,10 +28,8 @@ def relay_stats(
     """Return the counters."""
     served, requests = list(core.sessions.values()), core.requests
     totals: Counter[str] = Counter(source.stream_table.forgotten)
-    outstanding = 0
     for stream in source.streams:
         totals.update(stream.totals())
-        outstanding += stream.receiver.missing + stream.receiver.buffered
     invalid = Counter(source.invalid) + core.invalid + requests.invalid
     names = {up.name for up in source.relays.upstreams.values()}
     names |= {peer.name for peer in source.peers.values() if peer.joined and peer.direct}
@@ -59,7 +57,7 @@ def relay_stats(
         ],
         repaired_from={"buffer": totals["repaired"], "relay": totals["relayed"]},
         repaired=dict(requests.messages_repaired),
-        outstanding=outstanding,
+        outstanding=sum(one.receiver.missing + one.receiver.buffered for one in source.streams),
         subscribers=core.joined,
         upstreams=sorted(names),
         loops_refused=source.relays.loops_refused,
