@@ -58,10 +58,11 @@ class Section:
             gives it back, at the end of the work.
         refuse: raises, for a thread that must not enter.
         busy: whether somebody is inside, or an exception came inside.
+        home: the thread that may enter; None: any may; 0: none may.
 
     """
 
-    __slots__ = ("_is_home", "_resync", "busy", "lock", "refuse")
+    __slots__ = ("_is_home", "_resync", "busy", "home", "lock", "refuse")
 
     lock: Any
 
@@ -70,6 +71,7 @@ class Section:
     ) -> None:
         self.busy = False
         self.refuse = refuse or bool
+        self.home: int | None = None
         self._resync = resync
         self._is_home: Callable[[], object] = partial(bool, 1)
         if refuse is None:
@@ -77,6 +79,7 @@ class Section:
         else:  # there is nobody to wait for
             here = threading.local()
             here.is_home = True
+            self.home = threading.get_ident()
             self._is_home = partial(getattr, here, "is_home", False)
             self.lock = SimpleNamespace(acquire=self._is_home, release=bool)
 
@@ -161,6 +164,7 @@ class Section:
     def end(self, refuse: Callable[[], object]) -> None:
         """Let nobody in from now on: who enters gets what `refuse` raises."""
         self.lock, self.refuse = SimpleNamespace(acquire=bool, release=bool), refuse
+        self.home = 0
 
     def renew(self) -> None:
         """Make the lock; in a forked child another one, which no thread of the parent's has."""

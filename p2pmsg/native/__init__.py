@@ -52,12 +52,14 @@ scan_lines: ScanLines | None = None
 """Splits StatsD lines; None: it was not compiled. Its twin is in `statsd.columns`, with numpy."""
 if TYPE_CHECKING or MISSING:
     from p2pmsg.native.twin import Frame as Frame
+    from p2pmsg.native.twin import appending as appending
     from p2pmsg.native.twin import decode_body as decode_body
     from p2pmsg.native.twin import decode_one as decode_one
     from p2pmsg.native.twin import find_block as find_block
     from p2pmsg.native.twin import read_frame as read_frame
 else:
     from p2pmsg.native.compiled import Frame as Frame
+    from p2pmsg.native.compiled import appending as appending
     from p2pmsg.native.compiled import decode_body as decode_body
     from p2pmsg.native.compiled import decode_one as decode_one
     from p2pmsg.native.compiled import find_block as find_block

@@ -1,5 +1,6 @@
 from p2pmsg.native import ScanLines
 from p2pmsg.native.twin import Frame as Frame
+from p2pmsg.native.twin import appending as appending
 from p2pmsg.native.twin import decode_body as decode_body
 from p2pmsg.native.twin import decode_one as decode_one
 from p2pmsg.native.twin import find_block as find_block

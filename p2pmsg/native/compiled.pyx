@@ -9,9 +9,12 @@ read: a mistake here is not an IndexError. Who holds a frame holds its bytes, wh
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.ref cimport PyObject, PyTypeObject, Py_DECREF, Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
+
+from functools import wraps
 
 from p2pmsg.native import format as _format
 from p2pmsg.native import twin
@@ -261,6 +264,341 @@ def find_block(Frame frame not None):
         if memcmp(octets + place, octets + at, head):
             return None
     return at, stride, head
+
+
+# ---------------------------------------------------------------------------- plain values
+
+cdef extern from *:
+    """
+    #include <structmember.h>
+    #ifdef Py_GIL_DISABLED
+    #define P2PMSG_NO_GIL 1
+    #else
+    #define P2PMSG_NO_GIL 0
+    #endif
+    #define TYPE_IS(value, kind) (Py_TYPE(value) == (PyTypeObject *)(kind))
+    """
+    const bint NO_GIL "P2PMSG_NO_GIL"
+    bint TYPE_IS(PyObject*, PyTypeObject*) noexcept
+    PyTypeObject* BYTES "&PyBytes_Type"
+    PyTypeObject* BYTEARRAY "&PyByteArray_Type"
+    PyTypeObject* TEXT "&PyUnicode_Type"
+    PyTypeObject* INT "&PyLong_Type"
+    PyTypeObject* FLOAT "&PyFloat_Type"
+    PyTypeObject* DICT "&PyDict_Type"
+    PyTypeObject* LIST "&PyList_Type"
+    PyTypeObject* MEMBER "&PyMemberDescr_Type"
+    PyObject* NONE "Py_None"
+    PyObject* TRUE "Py_True"
+    PyObject* FALSE "Py_False"
+    const char* PyUnicode_AsUTF8AndSize(PyObject*, Py_ssize_t*) noexcept
+    long long PyLong_AsLongLongAndOverflow(PyObject*, int*) noexcept
+    double PyFloat_AS_DOUBLE(PyObject*) noexcept
+    char* BYTES_OF "PyBytes_AS_STRING"(PyObject*) noexcept
+    Py_ssize_t SIZE_OF "Py_SIZE"(PyObject*) noexcept
+    Py_ssize_t PyDict_Size(PyObject*) noexcept
+    bint PyDict_Next(PyObject*, Py_ssize_t*, PyObject**, PyObject**) noexcept
+    PyObject* PyList_GET_ITEM(PyObject*, Py_ssize_t) noexcept
+    void PyErr_Clear() noexcept
+
+cdef enum:
+    PACKED_MAX = 4096  # of values that are packed here; bytes may be longer
+    NUMBER_MAX = 9  # what a number, or what leads any other value, takes at most
+    LEVELS_MAX = 32
+
+ctypedef unsigned char* Place
+
+
+cdef inline Place _put(Place at, unsigned char lead, uint64_t number, int size) noexcept:
+    cdef int place
+    at[0] = lead
+    for place in range(size):
+        at[1 + place] = <unsigned char>(number >> 8 * (size - 1 - place))
+    return at + 1 + size
+
+
+cdef inline Place _put_lead(
+    Place at, Py_ssize_t size, int short_lead, int short_max, int lead8, int lead16
+) noexcept:
+    """Begin something of `size` parts: less than 2 ** 32."""
+    if size <= short_max:
+        return _put(at, short_lead | size, 0, 0)
+    if lead8 and size < 1 << 8:
+        return _put(at, lead8, size, 1)
+    return _put(at, lead16, size, 2) if size < 1 << 16 else _put(at, lead16 + 1, size, 4)
+
+
+cdef inline Place _put_bytes_lead(Place at, Py_ssize_t size) noexcept:
+    return _put_lead(at, size, 0, -1, 0xC4, 0xC5)
+
+
+cdef Place _put_int(Place at, PyObject* value) noexcept:
+    cdef int beyond = 0
+    cdef long long number = PyLong_AsLongLongAndOverflow(value, &beyond)
+    if beyond:
+        return NULL
+    if number >= 0:
+        if number < 1 << 7:
+            return _put(at, number, 0, 0)
+        if number < 1 << 8:
+            return _put(at, 0xCC, number, 1)
+        if number < 1 << 16:
+            return _put(at, 0xCD, number, 2)
+        return _put(at, 0xCE, number, 4) if number < <int64_t>1 << 32 else _put(at, 0xCF, number, 8)
+    if number >= -(1 << 5):
+        return _put(at, number, 0, 0)
+    if number >= -(1 << 7):
+        return _put(at, 0xD0, number, 1)
+    if number >= -(1 << 15):
+        return _put(at, 0xD1, number, 2)
+    if number >= -(<int64_t>1 << 31):
+        return _put(at, 0xD2, number, 4)
+    return _put(at, 0xD3, number, 8)
+
+
+cdef Place _pack(PyObject* value, Place at, Place stop, int levels) noexcept:
+    """Write a value as msgpack, up to `stop` at most; return where it ends, NULL: it is not for here.
+
+    No code of Python's runs meanwhile. Without a GIL others could change a dict or list.
+    """
+    cdef Py_ssize_t size, place = 0
+    cdef const char* text
+    cdef PyObject* key
+    cdef PyObject* part
+    cdef double number
+    cdef uint64_t bits
+    if NO_GIL or stop - at < NUMBER_MAX:
+        return NULL
+    if TYPE_IS(value, TEXT):
+        text = PyUnicode_AsUTF8AndSize(value, &size)
+        if text == NULL:
+            PyErr_Clear()
+            return NULL
+        if size > stop - at - NUMBER_MAX:
+            return NULL
+        at = _put_lead(at, size, 0xA0, 31, 0xD9, 0xDA)
+        memcpy(at, text, size)
+        return at + size
+    if TYPE_IS(value, INT):
+        return _put_int(at, value)
+    if TYPE_IS(value, FLOAT):
+        number = PyFloat_AS_DOUBLE(value)
+        memcpy(&bits, &number, 8)
+        return _put(at, 0xCB, bits, 8)
+    if value == NONE or value == TRUE or value == FALSE:
+        return _put(at, 0xC0 if value == NONE else 0xC3 if value == TRUE else 0xC2, 0, 0)
+    if TYPE_IS(value, BYTES):
+        size = SIZE_OF(value)
+        if size > stop - at - NUMBER_MAX:
+            return NULL
+        at = _put_bytes_lead(at, size)
+        memcpy(at, BYTES_OF(value), size)
+        return at + size
+    if not levels:
+        return NULL
+    if TYPE_IS(value, DICT):
+        at = _put_lead(at, PyDict_Size(value), 0x80, 15, 0, 0xDE)
+        while PyDict_Next(value, &place, &key, &part):
+            if not TYPE_IS(key, TEXT):
+                return NULL
+            at = _pack(key, at, stop, 0)
+            if at == NULL:
+                return NULL
+            at = _pack(part, at, stop, levels - 1)
+            if at == NULL:
+                return NULL
+        return at
+    if TYPE_IS(value, LIST):
+        size = SIZE_OF(value)
+        at = _put_lead(at, size, 0x90, 15, 0, 0xDC)
+        for place in range(size):
+            at = _pack(PyList_GET_ITEM(value, place), at, stop, levels - 1)
+            if at == NULL:
+                return NULL
+        return at
+    return NULL
+
+
+# ----------------------------------------------------------------------------- open batches
+
+cdef extern from *:
+    """
+    #define MEMBER_OF(descriptor) (((PyMemberDescrObject *)(descriptor))->d_member)
+    """
+    ctypedef struct Member "struct PyMemberDef":
+        int type
+        Py_ssize_t offset
+    Member* MEMBER_OF(PyObject*) noexcept
+    const int OBJECT_SLOT "T_OBJECT_EX"
+    PyObject* PyDict_GetItemWithError(PyObject*, PyObject*) noexcept
+    int PyByteArray_Resize(PyObject*, Py_ssize_t) noexcept
+    char* OCTETS_OF "PyByteArray_AS_STRING"(PyObject*) noexcept
+    Py_ssize_t PyLong_AsSsize_t(PyObject*) noexcept
+    unsigned long PyLong_AsUnsignedLongMask(PyObject*) noexcept
+    unsigned long PyThread_get_thread_ident() noexcept
+    int PyObject_SetItem(PyObject*, PyObject*, PyObject*) noexcept
+    int PyObject_GetBuffer(PyObject*, Py_buffer*, int) noexcept
+    void PyBuffer_Release(Py_buffer*) noexcept
+    enum: PyBUF_WRITABLE
+
+cdef enum:
+    SLOTS_MAX = 5
+    BUSY = 0, HOME = 1  # of a section
+    TOPIC = 0, LAST = 1  # of open batches
+    BUFFER = 0, END = 1, LIMIT = 2, NEXT = 3, SLOT = 4  # of a batch
+    MEMORY = 0, HEADER = 1  # of a slot in the tail file
+
+
+cdef struct Layout:  # where the values of a class's `__slots__` are, in each of its instances
+    PyTypeObject* kind
+    Py_ssize_t places[SLOTS_MAX]
+
+cdef Layout _sections, _open_batches, _batches, _tail_slots
+_sections.kind = _open_batches.kind = _batches.kind = _tail_slots.kind = NULL
+cdef object _zero = 0
+
+
+cdef inline bint _is_laid(PyObject* value, Layout* layout, tuple names) except -1:
+    """Whether it has `__slots__` of these names, whose places are known from now on."""
+    return TYPE_IS(value, layout.kind) or _learn(<object>value, layout, names)
+
+
+cdef bint _learn(object value, Layout* layout, tuple names) except -1:
+    cdef Layout found
+    cdef int number
+    cdef object kind = type(value), member
+    for number, name in enumerate(names):
+        member = getattr(kind, name, None)
+        if not TYPE_IS(<PyObject*>member, MEMBER):
+            return False
+        if MEMBER_OF(<PyObject*>member).type != OBJECT_SLOT:
+            return False
+        found.places[number] = MEMBER_OF(<PyObject*>member).offset
+    Py_INCREF(kind)  # so that no other class gets its address
+    found.kind = <PyTypeObject*>kind
+    layout[0] = found
+    return True
+
+
+cdef inline PyObject* _get(PyObject* value, Layout* layout, int number) noexcept:
+    cdef PyObject* found = (<PyObject**>(<char*>value + layout.places[number]))[0]
+    return NONE if found == NULL else found
+
+
+cdef inline void _set(PyObject* value, Layout* layout, int number, object content) noexcept:
+    cdef PyObject** place = <PyObject**>(<char*>value + layout.places[number])
+    cdef PyObject* before = place[0]
+    Py_INCREF(content)
+    place[0] = <PyObject*>content
+    Py_XDECREF(before)
+
+
+cdef inline Py_ssize_t _size(PyObject* number) noexcept:
+    """Return a number from 0 on; -1: it is none."""
+    cdef Py_ssize_t size = PyLong_AsSsize_t(number) if TYPE_IS(number, INT) else -1
+    if size < 0:
+        PyErr_Clear()
+    return size
+
+
+cdef object _append(object face, object topic, PyObject* value):
+    """Append a message to its open batch, and return its sequence; None: that is not for here."""
+    cdef object entered = face._section, opened = face._batches, batch
+    cdef PyObject* section = <PyObject*>entered
+    cdef PyObject* batches = <PyObject*>opened
+    cdef PyObject* found
+    if not _is_laid(section, &_sections, ("busy", "home")):
+        return None
+    if not _is_laid(batches, &_open_batches, ("topic", "batch")):
+        return None
+    if <PyObject*>topic == _get(batches, &_open_batches, TOPIC):
+        found = _get(batches, &_open_batches, LAST)
+    elif TYPE_IS(<PyObject*>topic, TEXT):
+        found = PyDict_GetItemWithError(batches, <PyObject*>topic)
+        if found == NULL:
+            PyErr_Clear()
+            return None
+    else:
+        return None
+    batch = <object>found
+    if not _is_laid(found, &_batches, ("buffer", "end", "limit", "next", "slot")):
+        return None
+    found = _get(found, &_batches, SLOT)
+    if found != NONE and not _is_laid(found, &_tail_slots, ("memory", "header")):
+        return None
+    return _append_to(section, <PyObject*>batch, value)
+
+
+cdef object _append_to(PyObject* section, PyObject* batch, PyObject* value):
+    """The same, of a batch whose places are known. From here on nobody else runs."""
+    cdef unsigned char packed[PACKED_MAX]
+    cdef Place stop = packed
+    cdef const char* rest = NULL
+    cdef Py_ssize_t end, size, rest_size = 0
+    cdef PyObject* home = _get(section, &_sections, HOME)
+    cdef PyObject* slot = _get(batch, &_batches, SLOT)
+    cdef PyObject* buffer = _get(batch, &_batches, BUFFER)
+    cdef object new_end, new_next, sequence
+    cdef Py_buffer view
+    if _get(section, &_sections, BUSY) != FALSE:
+        return None
+    if home != NONE and PyLong_AsUnsignedLongMask(home) != PyThread_get_thread_ident():
+        return None
+    if TYPE_IS(value, BYTES):
+        rest, rest_size = BYTES_OF(value), SIZE_OF(value)
+        stop = _put_bytes_lead(packed, rest_size)
+    else:
+        stop = _pack(value, packed, packed + PACKED_MAX, LEVELS_MAX)
+        if stop == NULL:
+            return None
+    end = _size(_get(batch, &_batches, END))
+    size = end + (stop - packed) + rest_size
+    if end < 0 or size >= _size(_get(batch, &_batches, LIMIT)):
+        return None
+    if not TYPE_IS(_get(batch, &_batches, NEXT), INT):
+        return None
+    sequence = <object>_get(batch, &_batches, NEXT)
+    new_end, new_next = size, sequence + 1
+    if slot == NONE:
+        if not TYPE_IS(buffer, BYTEARRAY) or SIZE_OF(buffer) != end:
+            return None
+        if PyByteArray_Resize(buffer, size) < 0:
+            PyErr_Clear()
+            return None
+        memcpy(OCTETS_OF(buffer) + end, packed, stop - packed)
+        memcpy(OCTETS_OF(buffer) + size - rest_size, rest, rest_size)
+    else:
+        if PyObject_GetBuffer(_get(slot, &_tail_slots, MEMORY), &view, PyBUF_WRITABLE) < 0:
+            PyErr_Clear()
+            return None
+        if size <= view.len:
+            memcpy(<char*>view.buf + end, packed, stop - packed)
+            memcpy(<char*>view.buf + size - rest_size, rest, rest_size)
+        PyBuffer_Release(&view)
+        if size > view.len or PyObject_SetItem(
+            _get(slot, &_tail_slots, HEADER), <PyObject*>_zero, <PyObject*>new_end
+        ) < 0:
+            PyErr_Clear()
+            return None
+    _set(batch, &_batches, END, new_end)
+    _set(batch, &_batches, NEXT, new_next)
+    return sequence
+
+
+def appending(publish):
+    if NO_GIL:
+        return publish
+
+    @wraps(publish)
+    @cython.binding(True)
+    def append_or_publish(self, topic, value, key=None, timestamp_ns=None, headers=None):
+        if key is None and timestamp_ns is None and headers is None:
+            sequence = _append(self, topic, <PyObject*>value)
+            if sequence is not None:
+                return sequence
+        return publish(self, topic, value, key, timestamp_ns, headers)
+
+    return append_or_publish
 
 
 # ------------------------------------------------------------------------------ StatsD lines

@@ -6,7 +6,7 @@ All of it is a function of its arguments, or a value: no socket, no state, no cl
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from p2pmsg import codec
 from p2pmsg.native.format import (
@@ -40,6 +40,7 @@ Columns = tuple[
     list[Any], list[int] | None, list[str | None] | None, list[dict[str, Any] | None] | None
 ]
 Decode = Callable[[memoryview], Columns]
+F = TypeVar("F", bound=Callable[..., Any])
 WIRE_ERRORS: Final = (codec.CodecError, ValueError, RecursionError, OverflowError)
 decode_columns: Final[Decode] = codec.make_decoder(Columns).decode
 decode_value: Final[Callable[[Any], Any]] = codec.make_decoder().decode
@@ -260,3 +261,20 @@ def read_frame(
     except FrameError:
         return None
     return make(topic, value, timestamp_ns, sequence, origin, key, headers)
+
+
+def appending(publish: F) -> F:
+    """Return a publisher's `publish`, which appends to open batches itself.
+
+    Compiled, it is another function of the same signature, which appends first what it can: a
+    message without key, time and headers, with a value of msgpack's common types and no more than
+    4 KiB (bytes may be longer), to a batch that is there and has space for it, while nobody is
+    inside of the section. All else it leaves to `publish`. No other thread and no signal's handler
+    runs between its first look and its last store, since it holds the GIL: so it takes no lock. In
+    a Python without the GIL it is this function.
+
+    Args:
+        publish: a method of who has a `_section`, and `_batches` that it guards.
+
+    """
+    return publish

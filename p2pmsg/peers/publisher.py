@@ -12,6 +12,7 @@ from p2pmsg.config import OnFull, PublisherConfig
 from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.verbs import Verb, Wait
 from p2pmsg.errors import ClosedError, LogFailedError, ReentrantCallError
+from p2pmsg.native import appending
 from p2pmsg.peers.network import MACHINE, Network, here
 from p2pmsg.peers.opening import Settings, open_publisher
 from p2pmsg.peers.serving import ServingBase, ServingPeer
@@ -355,6 +356,7 @@ class PublisherBase(ServingBase):
         """Its settings, with what was given by name."""
         return self._config
 
+    @appending
     def publish(
         self,
         topic: str,

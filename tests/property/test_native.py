@@ -178,10 +178,11 @@ def test_lines_are_split_alike(rounds):
 
 ROOT = Path(__file__).parents[2]
 COMPARING = """
-from tests.property import test_native
+from tests.property import test_native, test_native_append
 assert test_native.compiled.__file__.startswith({folder!r})
 test_native.compare_frames({rounds})
 test_native.compare_lines({rounds})
+test_native_append.compare_appends({rounds} // 2)
 print("compared")
 """
 
