@@ -55,11 +55,17 @@ def test_what_is_said_of_a_call_has_no_marks_of_the_converter(source):
 
 
 def arguments_of(call):
-    """Return the names; as many `tasks` work as `threads`, in `Puller.run`."""
-    return {"threads" if name == "tasks" else name for name in inspect.signature(call).parameters}
+    """Return them in order, each with its kind and default; tasks are in place of threads."""
+    return [
+        (name, each.kind, each.default)
+        for name, each in inspect.signature(call).parameters.items()
+        if name not in ("tasks", "tasks_max", "threads")
+    ]
 
 
 def calls_of(face):
     return {
-        name: call for name, call in inspect.getmembers(face, callable) if not name.startswith("_")
+        name: call
+        for name, call in inspect.getmembers(face, callable)
+        if name == "__init__" or not name.startswith("_")
     }

@@ -1,6 +1,5 @@
 """Parts that need no socket: waits, progress, errors, and the network in memory."""
 
-import pickle
 from itertools import pairwise
 
 import pytest
@@ -124,23 +123,6 @@ def test_a_connection_that_was_made_again_begins_again():
     assert progress.note(None, 400 * MS) is None
     assert progress.note(TcpState(OTHER, 0, 99_000), 500 * MS) is None
     assert progress.note(TcpState(OTHER, 0, 99_000), 600 * MS) is None
-
-
-EXAMPLES = [
-    errors.EndpointError("tcp://h", "port", "missing port"),
-    errors.AddressError("tcp://h:1", "no such device", 19),
-    errors.AddressError("tcp://h:1", "no", None, "connect to"),
-    errors.ClosedError("tcp://h:1"),
-]
-
-
-@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
-def test_errors_carry_their_data_through_pickle(error):
-    copy = pickle.loads(pickle.dumps(error))
-    assert type(copy) is type(error)
-    assert str(copy) == str(error)
-    assert vars(copy) == vars(error)
-    assert isinstance(error, errors.TransportError)
 
 
 @pytest.mark.parametrize(

@@ -243,60 +243,21 @@ def test_an_admission_that_raises_refuses_one_connection_and_no_other(opened, ca
     assert server.user == "known"
 
 
-FEED_KEYS, ANN, BOB = CurveKeys.new(), CurveKeys.new(), CurveKeys.new()
-NAMES = {key_text(ANN.public): "ann", key_text(BOB.public): "bob"}
-
-
-class Feed:
-    """A sender, who may have what of it, and its receivers."""
-
-    def __init__(self, opened, endpoint=LOOPBACK, **options):
-        self.rules = {("ann", b"a\0"), ("ann", b"b"), ("bob", b"b"), ("ann", b"\0"), ("bob", b"\0")}
-        self.opened = opened
-        self.notes = []
-        self.sender = opened(
-            ZmqSender, endpoint, curve=CurveServer(FEED_KEYS, key_text),
-            allows=self.allows, **options,
-        )  # fmt: skip
-
-    def allows(self, user, prefix):
-        return (NAMES.get(user, user), prefix) in self.rules
-
-    def receiver(self, keys, *prefixes):
-        curve = CurveClient(keys, FEED_KEYS.public)
-        receiver = self.opened(ZmqReceiver, self.sender.endpoint, curve=curve)
-        for prefix in (b"\0", *prefixes):
-            receiver.subscribe(prefix)
-        receiver.connect()
-        return receiver
-
-    def turn(self):
-        self.notes += self.sender.receive_subscriptions()
-
-    def has(self, receiver, frame):
-        """Wait until a frame reaches a receiver; returns what came before it."""
-        found = []
-
-        def came():
-            self.turn()
-            self.sender.send(frame)
-            self.sender.send(b"\0")
-            while (data := receiver.receive()) is not None:
-                found.append(data)
-            return frame in found
-
-        eventually(came)
-        return set(found)
-
-
-def test_subscriptions_that_are_refused_count_for_the_bounds():
-    with socket_opener() as opened:
-        feed = Feed(opened)
-        feed.sender.connections.subscriptions_max = 50
-        feed.receiver(BOB, *(b"%d" % number for number in range(60)))
-        eventually(lambda: feed.turn() or feed.sender.connections.oversubscribed)
-        feed.turn()
-        assert all(len(one.prefixes) <= 51 for one in feed.sender.allowed._subscribers.values())
+def test_subscriptions_that_are_refused_count_for_the_bounds(opened):
+    sender = opened(
+        ZmqSender,
+        LOOPBACK,
+        curve=CurveServer(SERVER, key_text),
+        allows=lambda _, prefix: not prefix,
+    )
+    sender.connections.subscriptions_max = 50
+    receiver = opened(ZmqReceiver, sender.endpoint, curve=client_of())
+    for number in range(60):
+        receiver.subscribe(b"%d" % number)
+    receiver.connect()
+    eventually(lambda: (sender.receive_subscriptions(), sender.connections.oversubscribed)[1])
+    sender.receive_subscriptions()
+    assert all(len(one.prefixes) <= 51 for one in sender.allowed._subscribers.values())
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray])

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from p2pmsg.driver import threads
-from p2pmsg.driver.verbs import Blocking, Calling, Wait
+from p2pmsg.driver.verbs import Calling
 from p2pmsg.errors import ClosedError, P2PError
 from tests.unit.p2pmsg.driver.toy import AioBox, Box, LetterBox
 
@@ -239,21 +239,6 @@ def test_a_task_that_is_cancelled_when_it_was_woken_leaves_it_to_the_next():
     asyncio.run(main())
 
 
-def test_another_thread_or_loop_is_refused():
-    async def main():
-        async with AioBox() as box:
-            await asyncio.to_thread(
-                pytest.raises, RuntimeError, box.driver.section.run, lambda: None
-            )
-            with pytest.raises(RuntimeError, match="which takes its turns"):
-                box.turn()
-        return box
-
-    box = asyncio.run(main())
-    with pytest.raises(RuntimeError, match="outside of an event loop"):
-        box.driver.check_caller()
-
-
 def test_what_another_thread_wakes_takes_a_turn_soon():
     async def main():
         async with AioBox() as box:
@@ -454,23 +439,6 @@ def test_begun_calls_that_have_what_they_wait_for_have_turns_due_at_once():
     assert [each.result() for each in calls] == [0, 1, 2, 3, 4]
     assert box.turn() > 0.0
     box.close_now()
-
-
-def test_what_another_call_brings_from_the_disk_ends_a_wait_for_it():
-    def keep():
-        box.peer.kept = yield Blocking(lambda: 7)
-
-    def wait_for_it():
-        yield Wait(lambda: box.peer.kept, by_io=False)
-        found.append(box.peer.kept)
-
-    found = []
-    with Box() as box:
-        other = threading.Thread(target=box.run, args=(wait_for_it(),))
-        other.start()
-        box.run(keep())
-        other.join(60)
-        assert found == [7]
 
 
 def test_a_second_close_ends_what_ctrl_c_left_of_the_first(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from p2pmsg.driver import section as section_module
 from p2pmsg.driver.section import Section
 from p2pmsg.driver.stop_signals import StopSignals
-from p2pmsg.driver.virtual import ENDLESS_NS, Turns, VirtualDriver, VirtualLoopDriver
+from p2pmsg.driver.virtual import Turns, VirtualDriver, VirtualLoopDriver
 from p2pmsg.errors import ClosedError, ReentrantCallError
 from p2pmsg.testing.network import FaultyNetwork
 from tests.strikes import AtLine
@@ -57,20 +57,6 @@ def test_after_an_interrupt_at_any_line_all_threads_may_enter_and_all_is_right(l
     assert not other.is_alive()
     section.run(ledger.check)
     ledger.check()
-
-
-def test_threads_enter_one_after_the_other():
-    ledger = Ledger()
-    section = Section(ledger.resync)
-    threads = [
-        threading.Thread(target=lambda: [section.run(ledger.add) for _ in range(2000)])
-        for _ in range(4)
-    ]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(60)
-    assert (ledger.first, ledger.second, ledger.resyncs) == (8000, 8000, 0)
 
 
 def test_a_call_within_a_call_is_refused_and_the_outer_one_goes_on():
@@ -188,32 +174,6 @@ def after(driver, seconds, action, *arguments):
     driver._network.after(seconds, action, *arguments)
 
 
-def test_a_call_lets_time_pass_until_it_has_what_it_waits_for(network, driver):
-    began_ns = network.clock.now_ns
-    after(driver, 1.5, bring, driver, b"a")
-    assert driver.run(driver.peer.receive(2.0)) == b"a"
-    assert network.clock.now_ns == began_ns + 3 * S // 2
-
-
-def test_a_call_that_need_not_wait_takes_no_time(network, driver):
-    bring(driver, b"a")
-    began_ns = network.clock.now_ns
-    assert driver.run(driver.peer.receive()) == b"a"
-    with pytest.raises(TimeoutError):
-        driver.run(driver.peer.receive(0.0))
-    assert network.clock.now_ns == began_ns
-
-
-def test_a_call_ends_at_its_deadline_or_after_a_minute(network, driver):
-    began_ns = network.clock.now_ns
-    with pytest.raises(TimeoutError):
-        driver.run(driver.peer.receive(0.25))
-    assert network.clock.now_ns == began_ns + S // 4
-    with pytest.raises(TimeoutError):
-        driver.run(driver.peer.receive())
-    assert network.clock.now_ns == began_ns + S // 4 + ENDLESS_NS
-
-
 def test_turns_come_at_the_deadline_and_after_wake(network, driver):
     network.run_until(network.clock.now_ns)
     assert driver.peer.turns == 1
@@ -223,13 +183,6 @@ def test_turns_come_at_the_deadline_and_after_wake(network, driver):
     driver.wake()
     network.run_until(network.clock.now_ns)
     assert driver.peer.turns == 4
-
-
-def test_upkeep_goes_on_next_to_the_turns(network, driver):
-    driver.peer.to_keep.extend([b"1", b"22"])
-    driver.wake()
-    network.run_until(network.clock.now_ns + 10)
-    assert driver.peer.kept == 3
 
 
 def test_stopping_it_ends_calls_and_killing_it_shuts_nothing(network):

@@ -65,14 +65,6 @@ def delivered(core):
     return values
 
 
-@given(st.binary(max_size=200), st.integers(0, 400))
-def test_a_sealed_frame_is_opened_again(body, size):
-    frame = wire.control_frame(Kind.HEARTBEAT, 5, body, topic=b"topic")
-    sealed_train = datagram.with_checksum(frame, size)
-    assert len(sealed_train) == max(size, len(frame) + 4)
-    assert datagram.open_datagram(memoryview(sealed_train)) == frame
-
-
 @given(st.binary(max_size=100))
 def test_any_bytes_are_refused(data):
     with pytest.raises(FrameError):
@@ -139,17 +131,6 @@ def sealed_train(*sequences, topic="t", **options):
     ]
     train = [datagram.with_checksum(frame) for frame in plain]
     return memoryview(b"".join(train)), len(train[0])
-
-
-def test_a_run_becomes_one_frame_with_all_values():
-    data, segment = sealed_train(10, 12, 14)
-    run = datagram.take_run(PLAIN, "t", SESSION, data, 0, segment)
-    assert run is not None
-    assert (run.datagrams, run.after) == (3, len(data))
-    frame = Frame(run.frame.data)
-    assert (frame.topic, frame.session, frame.sequence, frame.count) == ("t", SESSION, 10, 6)
-    values = wire.decode_body(frame.data, frame.body_at, frame.count, frame.base_timestamp_ns)[0]
-    assert list(values) == [10, 11, 12, 13, 14, 15]
 
 
 @pytest.mark.parametrize("at", [20, -1])

@@ -109,29 +109,6 @@ def test_one_that_does_not_confirm_holds_nobody_up_for_longer_than_that():
     assert group.opens(2, group.keys.group.seal(b"a frame"))
 
 
-def test_one_that_is_gone_is_not_waited_for_and_is_sent_what_it_lacks_when_it_returns():
-    group, former = rotating(1, 2)
-    group.tick(lose=[2])
-    group.keys.requester_gone(b"2")
-    assert group.keys.group is former
-    group.tick()
-    assert group.keys.group is not former
-    for _ in range(2):  # nor do those that follow
-        group.keys.rotate(now_ns=group.now_ns)
-        assert group.tick() == [1]
-        group.tick()
-    assert (group.keys.rotations, group.keys.unconfirmed) == (3, 0)
-    group.rings[7] = group.rings[2]
-    group.keys.admit(2, b"7")
-    assert [int(one) for one, _ in group.keys.handle_timer(now_ns=group.now_ns)] == [7]
-    assert group.say_held(2)
-    assert group.opens(2, group.keys.group.seal(b"a frame"))
-    group.keys.requester_gone(b"2")
-    group.keys.requester_gone(b"7")
-    group.keys.dismiss(2)
-    assert not group.keys._lacking
-
-
 def test_nobody_takes_the_place_of_another_users_subscriber():
     """Else it would be sent the next key, whether it may have it or not."""
     group = Group()

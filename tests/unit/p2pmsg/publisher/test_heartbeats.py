@@ -40,18 +40,6 @@ class Sending:
         return [*take_control(self.queue), *([CLOSING] if is_said else [])]
 
 
-def test_heartbeats_become_rarer_until_data_comes():
-    sending, times = Sending("t"), []
-    for _ in range(4):
-        now_ns = sending.sender.next_deadline_ns()
-        assert kinds(sending.sent(now_ns)) == [("HEARTBEAT", "t", 5)]
-        times.append(now_ns // MS)
-    assert times == [10, 30, 50, 70]
-
-    sending.sender.put_off(sending.streams[0], 75 * MS)
-    assert sending.sender.next_deadline_ns() == 85 * MS
-
-
 def times_of(sending, until_ns):
     """Return when heartbeats went out until then, and of which topic each was."""
     times = []

@@ -90,16 +90,6 @@ def test_columns_beyond_the_slot_are_refused():
     assert [message.value for message in left_by_a_kill(slot)[1]] == [1]
 
 
-def test_a_value_beyond_the_slot_is_for_another_frame():
-    batch = batch_of(slot := slot_of())
-    add(batch, 1)
-    assert not add(batch, bytes(2 * SLOT))
-
-    frame, _ = batch.seal()
-    assert [message.value for message in decode_frame(bytes(frame))] == [1]
-    assert [message.value for message in left_by_a_kill(slot)[1]] == [1]
-
-
 def test_a_refused_value_beyond_the_slot_takes_none_along():
     batch = batch_of(slot := slot_of())
     add(batch, 1, key="k")
@@ -111,17 +101,6 @@ def test_a_refused_value_beyond_the_slot_takes_none_along():
     assert [message.value for message in left_by_a_kill(slot)[1]] == [1, 2, 3]
     for _ in range(2):  # the log may not take the frame at once
         assert [m.value for m in decode_frame(bytes(batch.seal()[0]))] == [1, 2, 3]
-
-
-def test_a_message_that_is_taken_back_leaves_no_columns():
-    batch = batch_of(slot := slot_of())
-    add(batch, 1, key="k")
-    end = batch.end
-    add(batch, 2, key="x", headers={"h": 1})
-    batch.take_back(end)
-    assert batch.put(3, None, None, None) == -1  # it would have them
-
-    assert [(m.value, m.key, m.headers) for m in left_by_a_kill(slot)[1]] == [(1, "k", None)]
 
 
 def test_a_refused_column_leaves_the_batch_as_it_was():

@@ -89,28 +89,6 @@ def test_a_part_of_a_frame_becomes_a_frame():
     assert wire.decode_columns(frame) == (["v1", "v2"], [1001, 1002], ["b", "c"], None)
 
 
-def test_losses_are_passed_on_with_their_reason():
-    talk = RelayTalk().open()
-    talk.give(0, 2)
-    talk.lose(2, 6, "crash")
-    tail = talk.give(6, 1)
-    refused, repair = talk.ask(frames.nack((3, 7)))
-    assert refusals([refused]) == [([(3, 6)], "crash")]
-    assert repair == tail
-    assert talk.core.sessions[SESSION].head("t") == (0, 7)
-
-
-def test_a_lost_tail_shows_in_heartbeats():
-    talk = RelayTalk().open()
-    talk.give(0, 2)
-    talk.lose(2, 6, "publisher_gone")
-    talk.sent()
-    talk.now_ns = 20 * MS
-    talk.core.handle_timer(now_ns=talk.now_ns)
-    beats = [frame for frame in map(Frame, talk.sent()) if frame.topic]
-    assert [(beat.topic, beat.sequence, beat.session) for beat in beats] == [("t", 6, SESSION)]
-
-
 def test_a_loss_before_all_that_is_kept_can_be_asked_for():
     talk = RelayTalk().open()
     talk.lose(0, 4, "crash")
