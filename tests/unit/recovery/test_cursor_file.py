@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 import recovery.store
-from recovery import CursorConfig, CursorFile, RecoveryError, cursor
+from recovery import CursorFile, RecoveryError, cursor
 from recovery.memory_store import MemoryStoreFile
 from recovery.store import open_store
 from tests.strikes import AtLine, files_of
@@ -190,17 +190,3 @@ def test_a_file_that_vanishes_is_noticed_and_made_again(tmp_path):
     again = on_disk(path)
     assert streams(again) == {(1, "a"): 4}
     again.close()
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"path": ""}, "path must be a str or a Path"),
-        ({"path": 7}, "path must be a str or a Path, not 7"),
-        ({"fsync": "sometimes"}, "fsync must be .* not 'sometimes'"),
-    ],
-)
-def test_a_setting_out_of_its_limits_is_named(settings, says):
-    path = settings.pop("path", "a.cursor")
-    with pytest.raises(ValueError, match=says):
-        CursorConfig(path, **settings)

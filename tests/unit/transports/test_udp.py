@@ -72,19 +72,6 @@ def test_a_train_arrives_as_the_datagrams_that_it_is_made_of(opened, segmenting)
     assert found == datagrams
 
 
-def test_two_receivers_of_a_group_get_the_same_and_another_group_is_kept_out(opened):
-    port = free_port()
-    sender, first = pair(opened, PLACES["group"].format(port))
-    _, second = pair(opened, PLACES["group"].format(port))
-    other, _ = pair(opened, f"udp://239.255.7.2:{port}?interface=127.0.0.1")
-    assert other.send(b"not for them")
-    assert sender.send(b"for both")
-    for receiver in (first, second):
-        wait_for(receiver)
-        assert bytes(receiver.receive().data) == b"for both"
-        assert receiver.receive() is None
-
-
 def test_what_does_not_fit_the_buffer_is_counted(opened):
     endpoint = PLACES["group"].format(free_port())
     receiver = opened(UdpReceiver(endpoint, buffer_bytes=16 * 1024))

@@ -63,25 +63,6 @@ def test_values_have_their_type_and_what_does_not_fit_is_said(network):
     assert [error.item.sequence for error in wrong] == [1]
 
 
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"seed": -1}, "seed"),
-        ({"seed": 2**32}, "seed"),
-        ({"lossy": 1.5}, "lossy"),
-        ({"reordering": -1}, "reordering"),
-        ({"duplication": "x"}, "duplication"),
-        ({"delay": (2.0, 1.0)}, "delay"),
-        ({"repair_timeout": 0}, "repair_timeout"),
-    ],
-)
-def test_a_wrong_argument_is_named(options, field):
-    with pytest.raises(p2pmsg.ConfigError) as refused:
-        VirtualNetwork(**options)
-
-    assert refused.value.field == field
-
-
 def test_with_a_cursor_the_next_one_goes_on_after_the_last_commit(network):
     publisher = network.publisher()
     with network.subscriber(publisher, cursor="c", on_gap="raise") as first:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from recovery.log import LogConfig
 from tests.unit.recovery.log.logs import (
     OTHER,
     SESSION,
@@ -99,19 +98,3 @@ def test_a_segment_is_begun_by_age():
     assert len(segments(log.store)) == 2
     log.append()
     assert read_all(log.reader()) == log.written
-
-
-NO_NUMBERS = ("five", True, [], b"1", float("nan"), float("inf"), 1.5j)
-NUMBERS = ("retention_bytes", "segment_bytes", "fsync_interval", "retention_age")
-WRONG = [
-    {"retention_bytes": -1}, {"segment_bytes": 4095}, {"fsync_interval": -0.001},
-    {"retention_age": 0}, {"directory": 5}, {"on_error": "ignore"}, {"fsync": "sometimes"},
-    {"moved": "no"}, {"moved": 1},
-    *({field: value} for field in NUMBERS for value in NO_NUMBERS),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("settings", WRONG, ids=str)
-def test_settings_out_of_their_limits_are_named(settings):
-    with pytest.raises(ValueError, match=f"{next(iter(settings))} must"):
-        LogConfig(**{"directory": "log", **settings})
