@@ -29,7 +29,8 @@ class Received:
 class Receiver:
     """An HTTP server on loopback; `answer(request)` returns a status, or (status, headers).
 
-    `requests` has what came, `connections` how many there were.
+    `requests` has what came, `connections` how many asked for something: a peer of another test,
+    whose port this was before, may connect and say nothing that is HTTP.
     """
 
     def __init__(self, answer=None, host="127.0.0.1", port=0, tls=None, body=b""):
@@ -42,11 +43,11 @@ class Receiver:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def setup(self):
-                receiver.connections += 1
-                super().setup()
+            is_counted = False
 
             def do_POST(self):
+                receiver.connections += not self.is_counted
+                self.is_counted = True
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 request = Received(self.command, self.path, self.headers, body)
                 receiver.requests.append(request)
