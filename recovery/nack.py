@@ -396,12 +396,19 @@ class NackScheduler:
             taken += 1
         return found
 
-    def expire(self, *, now_ns: int, answered_ns: int = -1) -> list[Loss]:
+    def expire(
+        self, *, now_ns: int, answered_ns: int = -1, reason: LossReason | None = None
+    ) -> list[Loss]:
         """Give up the gaps whose time is used up; returns them as losses, sorted.
 
-        What
-        was asked for is not given up while other answers come, of any stream: `answered_ns` is when
-        the last one came, over a channel that keeps their order; -1: there was none.
+        What was asked for is not given up while other answers come, of any stream.
+
+        Args:
+            now_ns: monotonic time.
+            answered_ns: when the last answer came, over a channel that keeps their order. Default
+                -1: there was none.
+            reason: why all of them are lost. Default: each gap has its own.
+
         """
         losses: list[Loss] = []
         # The front first: as long as it goes on, those after it only wait for their turn.
@@ -417,7 +424,7 @@ class NackScheduler:
             if until_ns is not None:
                 self._expiry.set(gap, until_ns)
                 continue
-            losses.append(Loss(gap.start, gap.stop, gap.reason))
+            losses.append(Loss(gap.start, gap.stop, reason or gap.reason))
             self._delete(gap)
         return losses
 

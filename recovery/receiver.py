@@ -229,12 +229,11 @@ class StreamReceiver(Generic[T]):
         if head > expected:
             self._miss(head, now_ns)
 
-    def handle_timer(self, *, now_ns: int, answered_ns: int = -1) -> None:
-        """Give up what has been missing for too long.
-
-        `answered_ns`: when the last answer came; see `NackScheduler.expire`.
-        """
-        self._lose(self.nacks.expire(now_ns=now_ns, answered_ns=answered_ns))
+    def handle_timer(
+        self, *, now_ns: int, answered_ns: int = -1, reason: LossReason | None = None
+    ) -> None:
+        """Give up what has been missing for too long; see `NackScheduler.expire`."""
+        self._lose(self.nacks.expire(now_ns=now_ns, answered_ns=answered_ns, reason=reason))
 
     def evict_beyond(
         self, beyond: int, size: int, *, now_ns: int, bytes_max: int | None = None

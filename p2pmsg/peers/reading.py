@@ -41,7 +41,7 @@ class Reading:
 
     """
 
-    __slots__ = ("_begun", "_reported", "batch", "messages", "reports", "stream", "values")
+    __slots__ = ("_begun", "batch", "messages", "reports", "stream", "values")
 
     def __init__(self) -> None:
         self.stream: Stream | None = None
@@ -49,8 +49,9 @@ class Reading:
         self.values: Any = _NO_VALUES
         self.messages: Iterator[Message] = NOTHING
         self.reports: Iterator[Report] = NOTHING
-        self._begun: tuple[tuple[Any, ...] | None, Iterator[Any]] = (None, NOTHING)
-        self._reported: tuple[Stream, int] | None = None
+        self._begun: tuple[tuple[Any, ...] | None, Iterator[Any], int | None] = (
+            None, NOTHING, None,
+        )  # fmt: skip
 
     @property
     def left(self) -> int:
@@ -72,7 +73,7 @@ class Reading:
     ) -> None:
         """Hand out these from now on."""
         self.stream, self.batch, self.values = stream, batch, values
-        self._begun = taken, messages
+        self._begun = taken, messages, None
         self.messages = messages  # last: from here on they are handed out
 
     def begin_report(
@@ -87,14 +88,13 @@ class Reading:
 
         """
         reports = iter((report,))
-        self._reported = None if start is None or taken is None else (taken[0], start)
-        self._begun = taken, reports
+        self._begun = taken, reports, start
         self.reports = reports  # last, as in `begin`
 
     @property
     def taken(self) -> tuple[Any, ...] | None:
         """What was begun with last, as the core has it, where it is handed out by now."""
-        taken, begun = self._begun
+        taken, begun, _ = self._begun
         return taken if begun is self.messages or begun is self.reports else None
 
     def clear(self) -> None:
@@ -113,8 +113,10 @@ class Reading:
 
     def following(self, stream: Stream) -> int:
         """Return the sequence after what was handed out, or reported, of a stream."""
-        if self._reported is not None and self._reported[0] is stream and self.is_reporting:
-            return self._reported[1]
+        taken, begun, start = self._begun
+        is_here = taken is not None and taken[0] is stream and begun is self.reports
+        if start is not None and is_here and self.is_reporting:
+            return start
         left = self.left if stream is self.stream else 0
         if left and isinstance(self.batch, ConflatedBatch):
             return self.batch.sequences[-left]  # it has holes

@@ -277,7 +277,11 @@ class Announcements:
                 if was_known and start.kind == "latest":
                     start = Start("earliest")  # it began since we came: all the relay has is ours
                 peer = Session(entry.session, welcome, start=start, now_ns=now_ns)
-                self._table.add(peer)
+                try:
+                    self._table.add(peer)
+                except FrameError as error:  # those that follow may be known
+                    self._table.invalid[str(error)] += 1
+                    continue
             for route in self._table.relays.add_routes(up, peer, entry, now_ns):
                 self._table.probe_route(peer, route, now_ns)
         self._table.end_unrouted(now_ns)

@@ -385,7 +385,6 @@ class SubscriberCore:
                 if self.servers is not None:
                     self.servers.check_route(route, peer, frame.topic)
                 route.repaired_ns = now_ns
-                self.gaps.answering(now_ns)
                 before = stream.receiver.repaired
                 self.receive_repair(stream, frame, now_ns)
                 if route.hops:
@@ -394,7 +393,6 @@ class SubscriberCore:
                 self._on_denied(peer.name, frame)
             elif frame.kind == Kind.REFUSED:
                 stream = self._receive_refused(peer, route, frame, now_ns)
-                self.gaps.answering(now_ns)
                 self.stream_table.drain(stream)
             elif frame.kind == Kind.HEADS:
                 self.rejoin.receive(peer, route, frame, now_ns)
@@ -521,11 +519,14 @@ class SubscriberCore:
     def _ask_for_gaps(self, now_ns: int) -> None:
         reforming = bool(self.relays.upstreams) and self.relays.reforming(now_ns)
         for stream in self.gaps.take_due(now_ns=now_ns):
-            receiver = stream.receiver
-            if reforming and not self.routes.is_publisher_heard(stream.peer):
+            receiver, peer = stream.receiver, stream.peer
+            if reforming and not self.routes.is_publisher_heard(peer):
                 receiver.nacks.postpone(now_ns=now_ns, delay_ns=0)
-            if self.multicast is not None and stream.peer.feedback is not None:
-                receiver.handle_timer(now_ns=now_ns)
+            is_group = self.multicast is not None and peer.feedback is not None
+            answered_ns = -1 if is_group else peer.repaired_ns
+            reason = LossReason.PUBLISHER_GONE if peer.is_silent else None
+            receiver.handle_timer(now_ns=now_ns, answered_ns=answered_ns, reason=reason)
+            if self.multicast is not None and is_group:
                 # What is free, and what the stream itself holds: frames further on make way.
                 free = self.config.receive_bytes - self.bytes_held + receiver.bytes_held
                 window, crowded = self.window.window_in(free), 4 * free < self.config.receive_bytes
@@ -535,13 +536,12 @@ class SubscriberCore:
                 self.multicast.ask(stream, window=window, crowded=crowded, now_ns=now_ns)
                 self.stream_table.drain(stream)
                 continue
-            receiver.handle_timer(now_ns=now_ns, answered_ns=stream.peer.repaired_ns)
             ranges = receiver.nacks.due(
                 now_ns=now_ns,
                 window=self.window.window(),
                 crowded=self.window.is_crowded(self.bytes_held),
             )
-            if ranges and not stream.peer.gone:
+            if ranges and not peer.gone:
                 self._ask(stream, ranges, now_ns)
             else:
                 self.gaps.pass_on(stream)
@@ -679,8 +679,8 @@ class SubscriberCore:
         self._check_server(line, peer, frame)
         body = control.read_body(frame, control.Heartbeat)
         peer.last_heard_ns = now_ns
-        if self.table.on_incarnation(peer, body.incarnation):
-            self.table.send_probe(peer, peer.handshake.line, now_ns)
+        if peer.group is None and self.table.on_incarnation(peer, body.incarnation):
+            self.table.begin_again(peer, now_ns)  # in a group anybody can say so
         if body.incarnation != peer.incarnation and len(self.lines) == 1:
             on_shorter(peer, frame.topic, body.incarnation, frame.sequence)
         if peer.is_held:

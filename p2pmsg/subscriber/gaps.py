@@ -6,24 +6,36 @@
                  └────none──▶ waiting ────▲
 
 A late joiner may miss something of ten thousand streams at once. Requests beyond what the queues to
-the publisher hold would be dropped, and count as attempts.
+the publisher hold would be dropped, and count as attempts. Each publisher has turns of its own: one
+that is silent keeps no other's waiting.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from p2pmsg.subscriber.sessions import Stream
+from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.wire import Frame
 from recovery import DeadlineHeap, StreamReceiver
 from recovery.receiver import FRAMES_MAX
 
 TURNS_MAX: Final = 256
-"""Streams with a request and no answer yet. It fills 10 ms of a round trip at 25,000 frames a
-second, and is a quarter of the ranges that a publisher keeps for a requester."""
+"""Streams of a publisher with a request and no answer yet. It fills 10 ms of a round trip at 25,000
+frames a second, and is a quarter of the ranges that a publisher keeps for a requester."""
 _WINDOW_MIN: Final = 1024
 """Messages after the first gap that are asked for, however little fits."""
 _GROUP_WINDOW_MIN: Final = 16
 """The same in a multicast, where a repair that does not fit was sent to all for nothing."""
+_NEVER_NS: Final = 2**62
+
+
+@dataclass(slots=True)
+class _Turns:
+    """The streams of one publisher that were asked for, and those that wait for that."""
+
+    asked: set[int] = field(default_factory=set)
+    waiting: dict[int, int] = field(default_factory=dict)
+    """Since when, the longest first."""
 
 
 class GapScheduler:
@@ -33,7 +45,8 @@ class GapScheduler:
     The streams of a multicast take no turns: its back-off does that.
 
     Args:
-        deadline_ns: after so long without any answer, what waits for its turn is given up.
+        deadline_ns: after so long without any answer of its publisher, what waits for its turn is
+            given up.
 
     Attributes:
         bytes_held: bytes of frames that wait for what is missing before them.
@@ -45,10 +58,9 @@ class GapScheduler:
         self._streams: dict[int, Stream] = {}
         self._bytes: dict[int, int] = {}
         self._due: DeadlineHeap[int] = DeadlineHeap()
-        self._asked: set[int] = set()
-        self._waiting: dict[int, int] = {}  # since when, the longest first
-        self._answered_ns = 0
-        self._quiet_until_ns = self._paused_until_ns = 0
+        self._turns: dict[Session, _Turns] = {}
+        self._turn_ns = _NEVER_NS  # when one begins, or what waits for it is given up
+        self._quiet_until_ns = self._paused_until_ns = self._postponed_ns = 0
         self._pauses = 0
         self._noted: dict[int, int] = {}  # which of them a stream follows
         self.bytes_held = 0
@@ -65,7 +77,7 @@ class GapScheduler:
         held = receiver.bytes_held
         self.bytes_held += held - self._bytes.get(key, 0)
         self._bytes[key] = held
-        if key not in self._waiting:
+        if not self._is_waiting(key, stream):
             self._set_due(key, receiver.next_deadline_ns())
         if key in self._streams:
             return False
@@ -81,8 +93,7 @@ class GapScheduler:
         self.bytes_held -= self._bytes.pop(key)
         del self._noted[key]
         self._due.discard(key)
-        self._asked.discard(key)
-        self._waiting.pop(key, None)
+        self._end_turn(key, stream.peer)
         return True
 
     def clear(self) -> None:
@@ -91,17 +102,13 @@ class GapScheduler:
         self._bytes.clear()
         self._noted.clear()
         self._due.clear()
-        self._asked.clear()
-        self._waiting.clear()
+        self._turns.clear()
+        self._turn_ns = _NEVER_NS
         self.bytes_held = 0
-
-    def answering(self, came_ns: int) -> None:
-        """Note that an answer comes, of whichever stream, that is not whole yet."""
-        self._answered_ns = max(self._answered_ns, came_ns)
 
     def pass_on(self, stream: Stream) -> None:
         """End the turn of a stream of which nothing was to be asked for."""
-        self._asked.discard(id(stream))
+        self._end_turn(id(stream), stream.peer)
 
     def postpone(self, *, now_ns: int, delay_ns: int, stopped_ns: int | None = None) -> None:
         """Ask for nothing before `now_ns + delay_ns`, and give nothing up for that.
@@ -110,13 +117,13 @@ class GapScheduler:
         streams as for one, since each takes note of it when its turn comes.
         """
         self._quiet_until_ns = max(self._quiet_until_ns, now_ns + delay_ns)
-        self._answered_ns = max(self._answered_ns, now_ns)
+        self._postponed_ns = now_ns
         if stopped_ns is None:
             self._pauses += 1
             self._paused_until_ns = self._quiet_until_ns
             return
         for key, stream in self._streams.items():
-            if key in self._waiting:
+            if self._is_waiting(key, stream):
                 continue  # its time counts from the start of its turn
             self._on_pauses(key, stream)
             stream.receiver.nacks.postpone(now_ns=now_ns, delay_ns=delay_ns, stopped_ns=stopped_ns)
@@ -127,28 +134,42 @@ class GapScheduler:
         found: list[Stream] = []
         while (key := self._due.pop_due(now_ns)) is not None:
             stream = self._streams[key]
+            peer, turns = stream.peer, self._turns.get(stream.peer)
             self._on_pauses(key, stream)
-            if stream.peer.feedback is not None or stream.peer.gone or key in self._asked:
+            if peer.feedback is not None or peer.gone or (turns and key in turns.asked):
                 found.append(stream)
             else:
-                self._waiting[key] = now_ns
-        while self._waiting and len(self._asked) < TURNS_MAX:
-            key = next(iter(self._waiting))
-            stream, since_ns = self._streams[key], self._waiting.pop(key)
-            self._asked.add(key)
+                self._turns.setdefault(peer, _Turns()).waiting[key] = now_ns
+        self._turn_ns = _NEVER_NS
+        for peer, turns in self._turns.items():
+            if turns.waiting:
+                found += self._begin_turns(peer, turns, now_ns)
+        return found
+
+    def _begin_turns(self, peer: Session, turns: _Turns, now_ns: int) -> Iterator[Stream]:
+        """Yield the streams whose turn begins, or all that wait where no answer comes."""
+        waiting = turns.waiting
+        while waiting and len(turns.asked) < TURNS_MAX:
+            key = next(iter(waiting))
+            stream, since_ns = self._streams[key], waiting.pop(key)
+            turns.asked.add(key)
             self._noted[key] = self._pauses
             if since_ns < now_ns:
                 stream.receiver.nacks.postpone(
                     now_ns=now_ns, delay_ns=0, stopped_ns=now_ns - since_ns
                 )
-            found.append(stream)
-        if self._waiting and now_ns >= self._given_up_ns():
-            self._answered_ns = now_ns
-            for key in self._waiting:
-                self._noted[key] = self._pauses
-                found.append(self._streams[key])
-            self._waiting.clear()
-        return found
+            yield stream
+        if not waiting:
+            return
+        since_ns = next(iter(waiting.values()))
+        given_up_ns = max(peer.answered_ns, self._postponed_ns, since_ns) + self._deadline_ns
+        if now_ns < given_up_ns:
+            self._turn_ns = min(self._turn_ns, given_up_ns)
+            return
+        for key in waiting:
+            self._noted[key] = self._pauses
+            yield self._streams[key]
+        waiting.clear()
 
     def next_deadline_ns(self) -> int | None:
         """Return when `take_due` has something, or None."""
@@ -156,22 +177,33 @@ class GapScheduler:
             return None
         first = self._due.first()
         due_ns = None if first is None else max(first[0], self._paused_until_ns)
-        if self._waiting:
-            free = len(self._asked) < TURNS_MAX
-            turn_ns = self._quiet_until_ns if free else self._given_up_ns()
-            turn_ns = max(turn_ns, self._paused_until_ns)
+        if self._turn_ns < _NEVER_NS:
+            turn_ns = max(self._turn_ns, self._quiet_until_ns)
             due_ns = turn_ns if due_ns is None else min(due_ns, turn_ns)
         return due_ns
+
+    def _is_waiting(self, key: int, stream: Stream) -> bool:
+        """Whether a stream waits for its turn."""
+        turns = self._turns.get(stream.peer)
+        return turns is not None and key in turns.waiting
+
+    def _end_turn(self, key: int, peer: Session) -> None:
+        """Let the next stream of a publisher have the turn of this one."""
+        turns = self._turns.get(peer)
+        if turns is None:
+            return
+        turns.asked.discard(key)
+        turns.waiting.pop(key, None)
+        if turns.waiting:
+            self._turn_ns = 0
+        elif not turns.asked:
+            del self._turns[peer]
 
     def _on_pauses(self, key: int, stream: Stream) -> None:
         """Let a stream follow the calls of `postpone` since it did so last."""
         if self._noted[key] != self._pauses:
             self._noted[key] = self._pauses
             stream.receiver.nacks.postpone(now_ns=self._paused_until_ns, delay_ns=0)
-
-    def _given_up_ns(self) -> int:
-        since_ns = next(iter(self._waiting.values()))
-        return max(self._answered_ns, since_ns) + self._deadline_ns
 
     def _set_due(self, key: int, due_ns: int | None) -> None:
         if due_ns is None:

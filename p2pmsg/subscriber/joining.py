@@ -21,7 +21,6 @@ from p2pmsg.subscriber.sessions import Route, Session
 from p2pmsg.subscriber.states import Event, RouteState, State
 from p2pmsg.topics import matches
 from p2pmsg.wire import Frame, Kind
-from recovery import LossReason
 from recovery.checks import to_ns
 
 _MS = 1_000_000
@@ -308,9 +307,6 @@ class SessionJoiner:
                 self._table.give_up(peer, now_ns)
             if silent or peer.state is State.SILENT:
                 peer.on(Event.SILENCE if silent else self._back(peer, now_ns))
-                reason = LossReason.PUBLISHER_GONE if silent else LossReason.TIMEOUT
-                for stream in peer.streams.values():
-                    stream.receiver.nacks.set_loss_reason(0, stream.receiver.head, reason)
 
     def _back(self, peer: Session, now_ns: int) -> Event:
         """Return how a session that was silent is back; it was perhaps restarted on its log."""

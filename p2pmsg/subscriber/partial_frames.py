@@ -71,7 +71,6 @@ def on_answer(core: "SubscriberCore", key: int, came_ns: int) -> None:
             if route.tried_ns is not None:
                 route.tried_ns = max(route.tried_ns, came_ns)
             route.repaired_ns = max(route.repaired_ns, came_ns)
-            core.gaps.answering(came_ns)
             peer.answered_ns = max(peer.answered_ns, came_ns)
     relay = core.relays.upstreams.get(key)
     if relay is not None and relay.asked_ns is not None:

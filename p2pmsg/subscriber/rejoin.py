@@ -173,10 +173,8 @@ class Rejoin:
     def _take(self, peer: Session, route: Route, heads: control.Heads, now_ns: int) -> bool:
         """Take heads of the known incarnation; returns whether they bring anything new."""
         table = self._table
-        if heads.incarnation and peer.incarnation not in (0, heads.incarnation):
-            if peer.group is not None and peer.probe is None:
-                table.begin_again(peer, now_ns)
-            return False  # over TCP its welcome, or a heartbeat, leads to a probe
+        if table.on_incarnation(peer, heads.incarnation):
+            table.begin_again(peer, now_ns)
         if peer.is_held:
             return False
         if table.servers is not None:

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from p2pmsg import control
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.sessions import Session, Stream
-from p2pmsg.subscriber.states import Event, State
 from p2pmsg.topics import matches
 
 if TYPE_CHECKING:
@@ -64,6 +63,11 @@ class Resume:
 
     def note(self, peer: Session) -> None:
         """Note that the streams of a session begin."""
+
+    def forget(self, peer: Session) -> None:
+        """Note that a session is forgotten: it begins no more, and holds no other one up."""
+        if peer in self.newcomers:
+            self.newcomers.remove(peer)
 
     def recording(self, connections: Sequence[Connection]) -> Iterable[Callable[[], object]]:
         """Yield what writes the newcomers down, one by one; each is called before the next."""
@@ -163,8 +167,7 @@ class ResumePoints(Resume):
             scope = self._scope if peer.joined else tuple(peer.streams)
             yield partial(self.file.join, peer.session, scope, starts, endpoints)
             peer.handshake.keep_alive_ns = 0
-            if peer in self.newcomers:  # else another call has done the same
-                self.newcomers.remove(peer)
+            self.forget(peer)  # another call may have done the same
 
     def commit(self, positions: Iterable[tuple[Stream, int]], *, durable: bool) -> int:
         """Write positions down; return how many streams advanced."""
@@ -211,18 +214,6 @@ class WentBackBelow(NamedTuple):
     topic: str
     began: int
     committed: int
-
-
-def on_incarnation(peer: Session, incarnation: int) -> bool:
-    """Note which incarnation of a publisher is heard of; True: it is another one, and to be probed.
-
-    Not in a multicast, where anybody may say so: there it comes over TCP (`Admitted`).
-    """
-    if not peer.incarnation or incarnation in (0, peer.incarnation) or peer.group is not None:
-        return False
-    is_new = peer.state is not State.UNCONFIRMED
-    peer.on(Event.OTHER_INCARNATION)
-    return is_new
 
 
 def on_shorter(peer: Session, topic: str, incarnation: int, following: int) -> None:

@@ -13,7 +13,7 @@ from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.handshake import RETRY
 from p2pmsg.subscriber.relays import RelayClient, merge_heads
-from p2pmsg.subscriber.resume import is_compared, on_incarnation, on_probed
+from p2pmsg.subscriber.resume import is_compared, on_probed
 from p2pmsg.subscriber.servers import Denials, Servers
 from p2pmsg.subscriber.sessions import Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
@@ -129,16 +129,15 @@ class SessionTable:
         return {} if cursor is None or peer.joined else cursor.known(peer.session)
 
     def on_incarnation(self, peer: Session, incarnation: int) -> bool:
-        """Note which incarnation of a publisher a frame is of; True: another one than is known."""
-        is_other = on_incarnation(peer, incarnation)
-        if is_other:
-            self.forget_last()  # so that no frame takes the fast path
-        return is_other
+        """Note which incarnation a publisher says it is; True: another one, and to be probed."""
+        if not peer.incarnation or incarnation in (0, peer.incarnation) or peer.is_held:
+            return False
+        peer.on(Event.OTHER_INCARNATION)
+        self.forget_last()  # so that no frame takes the fast path
+        return True
 
     def begin_again(self, peer: Session, now_ns: int) -> None:
         """Join a session again over the same channels: its publisher was restarted."""
-        peer.on(Event.OTHER_INCARNATION)
-        self.forget_last()
         self.begin_incarnation(peer)
         peer.handshake.on(RouteEvent.STAYS)
         peer.current, peer.own.refused = None, {}
@@ -264,8 +263,8 @@ class SessionTable:
         self.relays.forget(session)
         if self.keys is not None:
             self.keys.forget(session)
-        if self.cursor is not None and peer in self.cursor.newcomers:
-            self.cursor.newcomers.remove(peer)  # it begins no more, and holds no other one up
+        if self.cursor is not None:
+            self.cursor.forget(peer)
         for line in self.lines:
             if line.shared and line.session == session:
                 line.session = None

@@ -3,6 +3,7 @@
 import pytest
 
 from p2pmsg import control, wire
+from p2pmsg.subscriber import session_table
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, refused, welcome
 from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
@@ -69,6 +70,18 @@ def test_pages_are_asked_for_at_once():
     assert Frame(raw).sequence == 1
     talk.reply(sessions((2, 1), page=1), session=RELAY)
     assert set(talk.core.peers) == {1, 2}
+
+
+def test_a_page_with_more_sessions_than_there_may_be_renews_those_that_are_known(monkeypatch):
+    monkeypatch.setattr(session_table, "PEERS_MAX", 2)
+    talk = Relayed().meet(served=((1, 1), (2, 1)))
+    for _ in range(20):
+        talk.pass_ms(500)
+        talk.hear(pulse(RELAY))
+        if any(kind == "SESSIONS_REQUEST" for kind, _, _ in talk.requests()):
+            talk.reply(sessions((3, 1), (2, 1), (1, 1)), session=RELAY)
+    assert [peer for peer in talk.core.peers.values() if not peer.relayed] == []
+    assert (set(talk.core.peers), talk.core.invalid["peers_max"] > 0) == ({1, 2}, True)
 
 
 def test_unknown_sessions_make_it_ask_again_but_not_all_the_time():

@@ -102,6 +102,17 @@ def test_who_was_not_asked_for_long_is_not_said_to_be_silent():
     assert beat(talk, 1) == []
 
 
+def test_who_was_silent_and_is_back_is_not_said_to_be_gone():
+    talk = Talk(repair_timeout=20.0).join(head(0))
+    talk.hear(data(2))
+    talk.pass_ms(5300)
+    assert talk.core.peers[SESSION].is_silent
+    talk.hear(welcome())
+    talk.hear(echo(talk.probe().probe, head(3)))
+    beat(talk, 40)
+    assert talk.read()[0] == ("t", 0, 2, "timeout")
+
+
 NEVER_JOINED = {
     "latest": ("latest", [("t", 500, 1)]),
     "a sequence": (499, [("t", 499, 500, "publisher_gone"), ("t", 500, 1)]),

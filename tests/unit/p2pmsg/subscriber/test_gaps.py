@@ -44,7 +44,7 @@ def ask(troubled, now_ns):
 
 
 def answer(troubled, stream, now_ns):
-    troubled.answering(now_ns)
+    stream.peer.answered_ns = now_ns
     stream.receiver.receive(0, 1, 10, "frame", now_ns=now_ns, repaired=True)
     troubled.discard(stream)
 
@@ -80,13 +80,20 @@ def test_a_publisher_that_answers_slowly_is_asked_for_no_more_than_it_keeps():
         publisher.sent(requester, topic, start, start + 1, 100, now_ns=now_ns)
         stream = by_topic[topic]
         stream.receiver.receive(start, 1, 100, "frame", now_ns=now_ns, repaired=True)
-        troubled.answering(now_ns)
+        stream.peer.answered_ns = now_ns
         if stream.receiver.missing:
             troubled.note(stream)
         else:
             troubled.discard(stream)
     assert [stream.receiver.repaired for stream in streams] == [5] * len(streams)
     assert asked < 3 * 5 * len(streams)
+
+
+def test_a_publisher_that_is_silent_keeps_no_other_waiting(many):
+    troubled, _ = many
+    (other,) = make_streams(1)
+    troubled.note(other)
+    assert other in ask(troubled, 0)
 
 
 def test_what_waits_for_its_turn_is_not_given_up_while_there_are_answers(many):

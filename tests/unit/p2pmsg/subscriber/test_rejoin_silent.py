@@ -106,6 +106,26 @@ def test_a_member_of_a_group_asks_for_all(is_closing):
     assert any("over the data path" in text for text in warnings(member))
 
 
+def test_of_one_that_was_restarted_nothing_is_taken_before_its_echo():
+    """Its log may have gone back: what answers a NACK then is another message."""
+    talk = Talk()
+    talk.hear(frames.welcome(incarnation=1))
+    talk.hear(frames.echo(talk.probe().probe, head(0), incarnation=1))
+    talk.hear(data(0))
+    talk.hear(data(3))
+    talk.hear(frames.heartbeat(4, incarnation=1))
+    talk.read()
+    talk.pass_ms(QUIET_MS + 300)
+    for request, _ in questions(talk):
+        talk.reply(answer(request, head(5), incarnation=2))
+    talk.reply(data(1, 2))
+    assert talk.read() == []
+    talk.hear(frames.welcome(incarnation=2))
+    now = control.Head("t", 0, 5, 5, began=1)
+    talk.hear(frames.echo(talk.probe().probe, now, incarnation=2))
+    assert talk.read() == [("t", 1, 3, "rewound"), ("t", 3, 1), ("t", 1, 4, "rewound")]
+
+
 class Announced(Member):
     """A member of a group that has got message 0, and to which announcements come each 200 ms."""
 
