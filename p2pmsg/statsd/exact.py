@@ -269,10 +269,10 @@ class ExactReceiver:
 
     def _has_all(self, peer: Session) -> bool:
         """Whether a client has closed, and all that it has sent is counted or reported lost."""
-        handshakes = [route.handshake for route in (peer.own, *peer.relayed)]
-        closing = any(one.closing for one in handshakes)
+        routes = (peer.own, *peer.relayed)
+        closing = any(one.closing for one in routes)
         waits = peer.probe is not None or not peer.joined or peer.missing
-        return any(one.is_complete for one in handshakes) or (
+        return any(one.is_complete for one in routes) or (
             closing and not waits and self.totals.next_sequence(peer.session) >= _head(peer)
         )
 

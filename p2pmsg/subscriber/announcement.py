@@ -184,16 +184,16 @@ class Announcements:
     def _begin_join(self, peer: Session, line: int, now_ns: int) -> None:
         """Probe a session that is announced at a line, where its publisher is."""
         peer.last_heard_ns = now_ns
-        peer.own.is_open, peer.current, peer.own.refused = True, None, {}
+        peer.current, peer.own.refused = None, {}
         peer.own.user = "" if self._table.servers is None else self._table.servers.users[line]
         self._table.next_check_ns = now_ns
         self._table.send_probe(peer, line, now_ns)
 
     def _receive_closing(self, peer: Session | None, line: int, now_ns: int) -> None:
         """Take the announcement that a publisher closes."""
-        if peer is None or peer.closing or peer.gone:
+        if peer is None or not peer.direct or peer.closing or peer.gone:
             return
-        peer.handshake.on(RouteEvent.CLOSES)
+        peer.own.on(RouteEvent.CLOSES)
         self._table.next_check_ns = now_ns
         if peer.group is None:  # else `rejoin` asks it
             self._table.send_probe(peer, line, now_ns)  # its echo has the last heads
@@ -208,6 +208,7 @@ class Announcements:
         if returning and start.kind in ("latest", "earliest"):
             start = Start("sequence", 0)  # it began while we were here: all of it is ours
         peer = Session(session, welcome, start=start, now_ns=now_ns)
+        peer.own.on(RouteEvent.ANNOUNCED)
         self._table.add(peer)
         self._table.effects.connect(line, session, welcome.recovery)
         if text := large_text(welcome, self._table.settings.config.frame_bytes_max):
@@ -245,8 +246,8 @@ class Announcements:
         welcome = control.read_body(frame, control.Welcome)
         if frame.flags & wire.FLAG_CLOSING:
             for peer, route in self._table.relays.routes_over(line):
-                if peer.session == frame.session and not route.handshake.closing:
-                    route.handshake.on(RouteEvent.CLOSES)
+                if peer.session == frame.session and not route.closing:
+                    route.on(RouteEvent.CLOSES)
                     self._table.probe_route(peer, route, now_ns)
                     self._table.next_check_ns = now_ns
             return
@@ -307,8 +308,9 @@ class Announcements:
         returning, start = self._table.lines[line].contacted, self._table.start
         peer = Session(feed.session, welcome, start=start, now_ns=now_ns)
         peer.on(Event.ECHOED)
-        peer.own.is_open = True
-        peer.handshake.line = line
+        peer.own.on(RouteEvent.ANNOUNCED)
+        peer.own.on(RouteEvent.ECHOED)
+        peer.own.line = line
         self._table.add(peer)
         stream = self._table.stream_table.add(peer, feed.topic, can_ask=feed.can_ask)
         resumed = None
@@ -333,7 +335,7 @@ class Announcements:
             self._table.effects.disconnect(peer.session)
             self._table.effects.connect(line, peer.session, welcome.recovery)
         peer.on(Event.ANNOUNCED)
-        peer.handshake.renew(
+        peer.own.renew(
             is_same_incarnation=welcome.incarnation != 0 and welcome.incarnation == peer.incarnation
         )
         peer.name, peer.own.recovery = welcome.name, welcome.recovery

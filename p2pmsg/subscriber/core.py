@@ -24,10 +24,11 @@ from p2pmsg.subscriber.ready import ReadyQueue
 from p2pmsg.subscriber.redundancy import Redundancy
 from p2pmsg.subscriber.rejoin import Rejoin
 from p2pmsg.subscriber.resume import Resume, on_shorter
+from p2pmsg.subscriber.route import Route
 from p2pmsg.subscriber.routes import Ranges, Routes
 from p2pmsg.subscriber.servers import AccessRules, Denial, Denials, Servers
 from p2pmsg.subscriber.session_table import SessionTable
-from p2pmsg.subscriber.sessions import HISTORY_MESSAGES, Ending, Route, Session, Stream
+from p2pmsg.subscriber.sessions import HISTORY_MESSAGES, Ending, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.states import State
 from p2pmsg.subscriber.streams import StreamTable
@@ -517,7 +518,7 @@ class SubscriberCore:
         self.joiner.leave()
 
     def _ask_for_gaps(self, now_ns: int) -> None:
-        reforming = bool(self.relays.upstreams) and self.relays.reforming(now_ns)
+        reforming = self.relays.reforming(now_ns)
         for stream in self.gaps.take_due(now_ns=now_ns):
             receiver, peer = stream.receiver, stream.peer
             if reforming and not self.routes.is_publisher_heard(peer):
@@ -551,7 +552,7 @@ class SubscriberCore:
         """Send NACKs for what is due of a stream; what all routes have refused is lost."""
         peer, topic = stream.peer, stream.topic
         plan = self.routes.plan(peer, topic, ranges, now_ns)
-        if plan.refused and not self.relays.unsettled:
+        if plan.refused and not self.relays.unsettled(now_ns):
             for loss in self.routes.losses(peer, topic, plan.refused):
                 stream.receiver.reject(loss.start, loss.stop, loss.reason, now_ns=now_ns)
         for route, wanted in plan.asked:
@@ -583,7 +584,7 @@ class SubscriberCore:
         if reason is LossReason.BUDGET:
             for start, stop in body.ranges:
                 receiver.nacks.set_loss_reason(start, stop, reason)
-        elif not self.routes.has_others(peer, route) and not self.relays.unsettled:
+        elif not (self.routes.has_others(peer, route) or self.relays.unsettled(now_ns)):
             for start, stop in body.ranges:
                 receiver.reject(start, stop, reason, now_ns=now_ns)
         else:
@@ -692,7 +693,8 @@ class SubscriberCore:
             self.multicast.observe_head(stream, frame.sequence, body.earliest, now_ns)
             self.stream_table.drain(stream)
             return body.endpoint_hash
-        earliest = self.joiner.evicted_before(peer, min(body.earliest, frame.sequence))
+        evicted = min(body.earliest, frame.sequence)
+        earliest = self.joiner.evicted_before(peer, evicted, now_ns)
         stream.receiver.observe_head(frame.sequence, now_ns=now_ns, earliest=earliest)
         self.stream_table.drain(stream)
         return body.endpoint_hash

@@ -16,8 +16,9 @@ from p2pmsg import control
 from p2pmsg.subscriber.connections import ConnectionMonitor
 from p2pmsg.subscriber.rejoin import ANSWER_NS
 from p2pmsg.subscriber.resume import find_below, find_rewound, take_incarnation
+from p2pmsg.subscriber.route import Route
 from p2pmsg.subscriber.session_table import SessionTable
-from p2pmsg.subscriber.sessions import Route, Session
+from p2pmsg.subscriber.sessions import Session
 from p2pmsg.subscriber.states import Event, RouteState, State
 from p2pmsg.topics import matches
 from p2pmsg.wire import Frame, Kind
@@ -28,7 +29,6 @@ CHECK_NS: Final = 250 * _MS
 """How often sessions are checked, at least: are they silent, and is a keep-alive due?"""
 HURRIED_CHECK_NS: Final = 25 * _MS
 """The same while one is being probed, or is closing."""
-_NEVER_NS = 2**62
 _KEEP_ALIVE_NS = 5_000_000_000
 """How often a subscriber reports that it is there, at least: a third of `subscriber_timeout`."""
 AGAIN_NS = 1000 * _MS
@@ -71,7 +71,7 @@ class SessionJoiner:
         return any(
             peer.joined
             and not peer.gone
-            and not peer.handshake.is_complete
+            and not peer.own.is_complete
             and not (state.shared and peer.state is State.ONE_WAY)
             for peer in self._peers_at(line)
         )
@@ -84,9 +84,9 @@ class SessionJoiner:
             if peer.session == last or (group is not None and line in group.sources):
                 yield peer
 
-    def evicted_before(self, peer: Session, earliest: int) -> int | None:
+    def evicted_before(self, peer: Session, earliest: int, now_ns: int) -> int | None:
         """Return `earliest` if all before it is evicted; None: another route may keep more."""
-        several = len(peer.routes) > 1 or self._table.relays.unsettled
+        several = len(peer.routes) > 1 or self._table.relays.unsettled(now_ns)
         return None if several else earliest
 
     def receive_echo(self, frame: Frame, now_ns: int) -> bool:
@@ -103,7 +103,7 @@ class SessionJoiner:
         """Return the session and route whose echo is awaited under this id, or None."""
         for peer in self._table.peers.values():
             for route in (peer.own, *peer.relayed):
-                if route.handshake.probe == probe:
+                if route.probe == probe:
                     return peer, route
         return None
 
@@ -122,19 +122,11 @@ class SessionJoiner:
             take_incarnation(peer, body)
         # Last, so that an exception before it leads to another probe.
         peer.on(Event.ECHOED if is_own else Event.RELAY_ECHOED)
-        route.handshake.echoed(table.effects)
-        if not is_own:
-            route.handshake.keep_alive_ns = table.next_check_ns = now_ns
-            return
-        if peer.group is not None:
-            table.next_check_ns = now_ns  # it may be asked now
-            line = table.lines[peer.handshake.line]
-            if not line.contacted:
-                line.contacted, line.contacted_ns = True, peer.own.met_ns
-        if table.cursor is None or peer not in table.cursor.newcomers:
-            self.send_joined(peer, now_ns)
-        else:  # it has joined once the cursor says so: see `ResumePoints.record`
-            peer.handshake.keep_alive_ns = _NEVER_NS
+        route.echoed(table.effects)
+        route.keep_alive_ns = table.next_check_ns = now_ns
+        line = table.lines[route.line]
+        if is_own and peer.group is not None and not line.contacted:
+            line.contacted, line.contacted_ns = True, peer.own.met_ns
 
     def _find_rewound(self, peer: Session, heads: control.Heads, now_ns: int) -> None:
         """Begin again with the streams whose publisher has gone back."""
@@ -166,7 +158,7 @@ class SessionJoiner:
                 stream.repairs.history = head.next
                 start, following = head.start if first else None, head.next
                 streams.begin(stream, start, now_ns=now_ns, following=following)
-            earliest = self.evicted_before(peer, min(head.earliest, head.next))
+            earliest = self.evicted_before(peer, min(head.earliest, head.next), now_ns)
             stream.receiver.observe_head(head.next, now_ns=now_ns, earliest=earliest)
             streams.drain(stream)
         listed = {head.topic for head in heads.streams}
@@ -177,11 +169,8 @@ class SessionJoiner:
                 stream.receiver.observe_head(heads.floor, now_ns=now_ns)
             streams.drain(stream)
 
-    def send_joined(self, peer: Session, now_ns: int) -> None:
-        """Report to the publisher that we are there, and whether we have everything."""
-        self._report(peer, peer.own, now_ns, complete=self._is_complete(peer, peer.own))
-
     def _report(self, peer: Session, route: Route, now_ns: int, *, complete: bool) -> None:
+        """Report that we are there, and whether we have everything."""
         table = self._table
         body = control.Joined(table.settings.subscriber, table.settings.name, complete)
         if route is peer.own:
@@ -190,21 +179,18 @@ class SessionJoiner:
         table.effects.send(route.key, Kind.JOINED, peer.session, body)
         is_admitted = route is not peer.own or peer.group is None or peer.group.token
         due_ns = now_ns + (self._keep_alive_ns if is_admitted else ANSWER_NS)
-        route.handshake.on_report(due_ns, complete=complete)
+        route.on_report(due_ns, complete=complete)
 
     def _is_complete(self, peer: Session, route: Route) -> bool:
         """Whether a closing publisher, or relay, may go: all of it has come, and was processed."""
-        handshake, cursor = route.handshake, self._table.cursor
-        if handshake.is_complete:
+        if route.is_complete:
             return True  # it may have gone on that: a probe would not be answered any more
-        if not handshake.closing or peer.missing:
+        if not route.closing or peer.missing:
             return False
-        if handshake.state is not RouteState.LAST_KNOWN and (
-            handshake.probe is not None or (route is peer.own and peer.group is not None)
+        if route.state is not RouteState.LAST_KNOWN and (
+            route.probe is not None or (route is peer.own and peer.group is not None)
         ):
             return False  # its last heads may show more
-        if cursor is not None and peer in cursor.newcomers:
-            return False
         return self._is_drained is None or self._is_drained(peer)
 
     def excuse_silence(self, now_ns: int) -> None:
@@ -226,7 +212,7 @@ class SessionJoiner:
             if peer.answered_ns >= 0:
                 peer.answered_ns = min(now_ns, peer.answered_ns + stopped_ns)
             for route in (peer.own, *peer.relayed):
-                route.handshake.began_ns = min(now_ns, route.handshake.began_ns + stopped_ns)
+                route.echo.since_ns = min(now_ns, route.echo.since_ns + stopped_ns)
                 if route.asked_ns is not None:
                     route.asked_ns = min(now_ns, route.asked_ns + stopped_ns)
         self._table.stream_table.gaps.postpone(
@@ -238,7 +224,7 @@ class SessionJoiner:
         table = self._table
         body = control.Joined(table.settings.subscriber, table.settings.name)
         for session, peer in table.peers.items():
-            routes = [route for route in peer.relayed if route.handshake.joined]
+            routes = [route for route in peer.relayed if route.joined]
             if peer.joined and peer.direct and not peer.gone:
                 routes.append(peer.own)
             for route in routes:
@@ -248,9 +234,6 @@ class SessionJoiner:
         """Repeat probes, send keep-alives, and make silent connections again."""
         table = self._table
         table.relays.check(now_ns)
-        for peer in table.peers.values():
-            for route in peer.relayed:
-                self._check_relayed(peer, route, now_ns)
         table.end_unrouted(now_ns)
         for peer in table.draining():
             if not peer.missing:
@@ -268,39 +251,30 @@ class SessionJoiner:
         )
         return now_ns + (HURRIED_CHECK_NS if hurried else self._check_ns)
 
-    def _check_relayed(self, peer: Session, route: Route, now_ns: int) -> None:
-        handshake = route.handshake
+    def _check_route(self, peer: Session, route: Route, now_ns: int) -> None:
+        """Repeat a probe that is due, or else report that we are there."""
+        cursor = self._table.cursor
         if not peer.gaps:
             route.asked_ns = None
-        if handshake.is_probe_due(now_ns):
+        if route.is_probe_due(now_ns):
             self._table.repeat_probe(peer, route)
-        if not handshake.joined:
+        if not (peer.joined and route.joined):
             return
+        if cursor is not None and peer in cursor.newcomers:
+            return  # it has joined once the cursor says so: see `ResumePoints.recording`
+        if route.is_complete and now_ns - peer.heard_ns > self._timeout_ns // 2:
+            return  # it has gone: its next incarnation would get this, queued, as its own
         complete = self._is_complete(peer, route)
-        if not handshake.is_report_due(now_ns, complete=complete):
-            return
-        cursor = self._table.cursor
-        if cursor is None or peer not in cursor.newcomers:  # else it has not joined yet
+        if route.is_report_due(now_ns, complete=complete):
             self._report(peer, route, now_ns, complete=complete)
 
     def _check_peers(self, now_ns: int) -> None:
         for peer in self._table.peers.values():
             if peer.gone:
                 continue
-            handshake = peer.handshake
-            if handshake.is_probe_due(now_ns):
-                self._table.repeat_probe(peer, peer.own)
-            if not peer.joined:
-                is_due = False
-            elif handshake.is_complete and now_ns - peer.heard_ns > self._timeout_ns // 2:
-                # It has gone: its next incarnation would get this, queued, as its own.
-                is_due = False
-            else:
-                complete = self._is_complete(peer, peer.own)
-                is_due = peer.direct and handshake.is_report_due(now_ns, complete=complete)
-            if is_due:
-                self.send_joined(peer, now_ns)
-            if peer.relayed and now_ns - peer.handshake.began_ns > self._timeout_ns:
+            for route in (peer.own, *peer.relayed):
+                self._check_route(peer, route, now_ns)
+            if peer.relayed and now_ns - peer.own.echo.since_ns > self._timeout_ns:
                 peer.on(Event.UNREACHED)
             silent = now_ns - peer.heard_ns > self._timeout_ns
             if now_ns - peer.heard_ns > self._give_up_ns:
@@ -321,8 +295,6 @@ class SessionJoiner:
         for index, line in enumerate(table.lines):
             silent_ns = now_ns - line.since_ns
             peer = None if line.session is None else table.peers.get(line.session)
-            if peer is not None and not peer.gaps:
-                peer.own.asked_ns = None
             asked_ns = None if peer is None or peer.gone else peer.own.asked_ns
             if line.relay is not None:
                 asked_ns = table.relays.asked_ns(index)
@@ -335,7 +307,7 @@ class SessionJoiner:
                 table.effects.reconnect(index)
             elif peer is None or silent_ns <= self._timeout_ns // 2:
                 pass
-            elif peer.handshake.is_complete:
+            elif peer.own.is_complete:
                 pass  # it has gone on that
             elif line.shared and now_ns - peer.heard_ns <= self._timeout_ns // 2:
                 pass  # it is heard over another line

@@ -35,8 +35,8 @@ def asked_peers(
     """
     found: list[str] = []
     for peer in peers.values():
-        if peer.joined and peer.direct and peer.handshake.line >= 0:
-            place = places[peer.handshake.line]
+        if peer.joined and peer.direct and peer.own.line >= 0:
+            place = places[peer.own.line]
             named = repr(place) if peer.name == place else f"{peer.name!r} at {place}"
             found.append(named)
     for relay in relays.values():

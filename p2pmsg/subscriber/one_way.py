@@ -12,8 +12,9 @@ from typing import Final
 
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.rejoin import Rejoin, needs_data
+from p2pmsg.subscriber.route import Route
 from p2pmsg.subscriber.session_table import SessionTable
-from p2pmsg.subscriber.sessions import VAIN_MAX, Route, Session
+from p2pmsg.subscriber.sessions import VAIN_MAX, Session
 from p2pmsg.subscriber.states import State
 
 FIRST_NS: Final = 5_000_000_000
@@ -37,7 +38,7 @@ class OneWay:
         found = {at: self._unanswered(line, now_ns) for at, line in enumerate(table.lines)}
         for peer in table.peers.values():
             for route in () if peer.gone else peer.routes:
-                at = route.handshake.line
+                at = route.line
                 found[at] = found.get(at) or self._silent(peer, route, now_ns)
             if peer.group is not None and peer.group.sources:
                 at, address = peer.group.place(table.lines)
@@ -59,11 +60,11 @@ class OneWay:
             who, recovery, since_ns = f"relay {up.name!r}", up.recovery, up.met_ns
         else:
             peer = self._table.peers.get(line.session or 0)
-            if peer is None or peer.probe is None or peer.answered_ns > peer.handshake.began_ns:
+            if peer is None or peer.probe is None or peer.answered_ns > peer.own.echo.since_ns:
                 return ""
             if peer.state not in (State.MET, State.UNCONFIRMED):
                 return ""
-            since_ns = peer.handshake.began_ns
+            since_ns = peer.own.echo.since_ns
             who, recovery = f"publisher {peer.name!r}", peer.own.recovery
         if now_ns - since_ns < FIRST_NS:
             return ""

@@ -55,9 +55,7 @@ def on_line(core: "SubscriberCore", line: int, came_ns: int) -> None:
         return
     connection.excused_ns = max(connection.excused_ns, came_ns)
     for peer in core.peers.values():
-        if peer.session == connection.session or any(
-            route.handshake.line == line for route in peer.relayed
-        ):
+        if peer.session == connection.session or any(route.line == line for route in peer.relayed):
             peer.last_heard_ns = max(peer.last_heard_ns, came_ns)
 
 

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from p2pmsg import control, wire
+from p2pmsg.subscriber.route import Question, Route
 from p2pmsg.subscriber.session_table import SessionTable
-from p2pmsg.subscriber.sessions import Question, Route, Session
+from p2pmsg.subscriber.sessions import Session
 from p2pmsg.subscriber.states import Event, RouteEvent, RouteState
 from p2pmsg.wire import Frame, Kind
 from recovery.checks import to_ns
@@ -81,7 +82,7 @@ class Rejoin:
 
         One that is not joined has been sent a probe.
         """
-        question, since_ns = peer.own.urgent, peer.handshake.began_ns
+        question, since_ns = peer.own.urgent, peer.own.echo.since_ns
         if peer.joined:
             if question is None or question.body is None:
                 return False
@@ -104,7 +105,7 @@ class Rejoin:
             if peer.is_one_way and peer.own.silent is None:
                 peer.on(Event.HEARD)
             own = peer.own
-            is_unconfirmed = own.handshake.state is RouteState.CLOSING and not own.is_asking
+            is_unconfirmed = own.state is RouteState.CLOSING and not own.is_asking
             if is_unconfirmed and peer.group is not None:
                 self.ask(peer, now_ns, self._patterns)  # anybody can say so in a group
             if own.urgent is not None:
@@ -163,10 +164,10 @@ class Rejoin:
             question.due_ns = self._next_ns(peer, question, now_ns)
             if route is peer.own and is_all:
                 if frame.flags & wire.FLAG_CLOSING:
-                    route.handshake.on(RouteEvent.LAST_HEADS)
+                    route.on(RouteEvent.LAST_HEADS)
                     self._table.hurry(now_ns)
-                elif route.handshake.state is RouteState.CLOSING and peer.group is not None:
-                    route.handshake.on(RouteEvent.STAYS)
+                elif route.state is RouteState.CLOSING and peer.group is not None:
+                    route.on(RouteEvent.ANNOUNCED)
             if question.topics is not None:
                 self._check_at(question.due_ns)
 
@@ -194,7 +195,7 @@ class Rejoin:
         lines = self._table.lines
         if route is not peer.own:
             upstream = self._table.relays.upstreams.get(route.key)
-            over = [route.handshake.line] if upstream is None else upstream.lines
+            over = [route.line] if upstream is None else upstream.lines
             return max((lines[at].silent_from_ns for at in over), default=0)
         own = [
             one.silent_from_ns for one in lines if one.session == peer.session and not one.shared
@@ -211,9 +212,9 @@ def _routes(peer: Session) -> list[Route]:
     """Return the routes over which a session that is joined can be asked about."""
     if peer.gone or not peer.joined:
         return []
-    routes = [route for route in peer.relayed if route.handshake.joined]
+    routes = [route for route in peer.relayed if route.joined]
     if peer.direct and peer.own.recovery:
-        if peer.handshake.is_complete:
+        if peer.own.is_complete:
             return []  # it may have gone on that
         routes.insert(0, peer.own)
     return routes

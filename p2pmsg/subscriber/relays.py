@@ -11,6 +11,7 @@ of an unknown session come.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from random import Random
 from typing import Final
 
@@ -18,7 +19,8 @@ from p2pmsg import control
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Action, Command, Effects
 from p2pmsg.subscriber.relay_list import RelayList
-from p2pmsg.subscriber.sessions import Route, Session, Stream
+from p2pmsg.subscriber.route import Route
+from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.states import Event, RouteEvent
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -34,6 +36,19 @@ given up: a process, or a machine, is started again meanwhile."""
 QUIET_NS: Final = 2500 * _MS
 """How long a relay says nothing until it counts as away: two of its heartbeats and a half."""
 LOOP: Final = "it gets what it has from this relay: a loop"
+
+
+class Standing(Enum):
+    """What is known of who is at the end of a line."""
+
+    KNOWN = auto()
+    """It has said who it is, and what it has."""
+    OPEN = auto()
+    """It has not, and is not silent."""
+    AWAY = auto()
+    """It is silent, or a relay that does not know yet what it will have; for `REFORM_NS`."""
+    GONE = auto()
+    """It stayed so for longer: nothing is awaited of it."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -104,39 +119,39 @@ class RelayClient:
         self._timeout_ns = to_ns(settings.config.publisher_timeout)
         # First echoes, by session and route, and since when, until the others have come.
         self._held: dict[int, tuple[int, dict[int, control.Heads]]] = {}
-        # Since when no route leads to a session, while relays are asked whether they have it.
-        self._ending_ns: dict[int, int] = {}
 
-    @property
-    def unsettled(self) -> bool:
+    def unsettled(self, now_ns: int) -> bool:
         """Whether another line may still turn out to be a route to a session that is known.
 
-        That is so until each has said who is there, and a relay what it has, or is found silent.
+        What one route refuses may be had over that one.
         """
         lines = self._lines
-        return len(lines) > 1 and any(self._is_open(line) for line in lines if line.is_heard)
-
-    def _is_open(self, line: Connection) -> bool:
-        """Whether it is not known yet which sessions a line brings."""
-        up = None if line.relay is None else self.upstreams.get(line.relay)
-        return not line.is_answered if up is None else not up.complete
+        return len(lines) > 1 and any(
+            self._standing(line, now_ns) is Standing.OPEN for line in lines
+        )
 
     def reforming(self, now_ns: int) -> bool:
-        """Whether a relay that may have what is missing is away, or does not know it yet.
-
-        Then it is asked again, and nothing is given up. That lasts for a bounded time.
-        """
-        new = now_ns - self._born_ns < REFORM_NS
-        for line in self._lines:
-            away_ns = now_ns - line.last_heard_ns
-            if line.relay is not None and QUIET_NS < away_ns < REFORM_NS:
-                return True
-            if new and line.key is None and (self.own is not None or self.upstreams):
-                return True
-        return any(
-            now_ns - max(up.met_ns, up.answered_ns) < REFORM_NS and not (up.settled and up.complete)
-            for up in self.upstreams.values()
+        """Whether a relay may still come to have what is missing: nothing is given up then."""
+        awaited = (Standing.OPEN, Standing.AWAY)
+        return (self.own is not None or bool(self.upstreams)) and any(
+            self._standing(line, now_ns) in awaited for line in self._lines
         )
+
+    def _standing(self, line: Connection, now_ns: int) -> Standing:
+        """Return what is known of who is at a line, by when that was last heard."""
+        up = self.upstreams.get(line.relay or -1)
+        if up is None:
+            heard_ns, is_complete, is_settled = self._born_ns, line.is_answered, True
+        else:
+            heard_ns = min(line.last_heard_ns, max(up.met_ns, up.answered_ns))
+            is_complete, is_settled = up.complete, up.settled
+        if up is None and is_complete:
+            return Standing.KNOWN
+        if now_ns - heard_ns >= REFORM_NS:
+            return Standing.GONE
+        if not is_complete:
+            return Standing.OPEN if line.is_heard else Standing.AWAY
+        return Standing.KNOWN if is_settled and now_ns - heard_ns <= QUIET_NS else Standing.AWAY
 
     def on_progress(self, stream: Stream, now_ns: int) -> None:
         """Note that a relay has come further with what we have already: it will have the rest."""
@@ -155,7 +170,7 @@ class RelayClient:
             return heads
         since_ns, held = self._held.setdefault(peer.session, (now_ns, {}))
         held[key] = heads
-        waits = self.unsettled or any(route.key not in held for route in peer.routes)
+        waits = self.unsettled(now_ns) or any(route.key not in held for route in peer.routes)
         if waits and now_ns - since_ns <= self._timeout_ns:
             return None
         return merge_heads(self.take_held(peer.session))
@@ -167,7 +182,6 @@ class RelayClient:
     def forget(self, session: int) -> None:
         """Forget what there is of a session."""
         self._held.pop(session, None)
-        self._ending_ns.pop(session, None)
 
     @property
     def waiting(self) -> list[int]:
@@ -196,7 +210,8 @@ class RelayClient:
         if former is not None and former != relay:  # it was restarted without its log
             for _, route in self.routes_over(line):
                 route.key, route.refused = relay, {}
-                route.handshake.on(RouteEvent.REPLACED)
+                route.on(RouteEvent.REPLACED)
+                route.on(RouteEvent.ANNOUNCED)
             self._part(line, former)
         if line not in up.lines:
             up.lines.append(line)
@@ -235,11 +250,11 @@ class RelayClient:
         """Yield the routes over a line, with their sessions."""
         for peer in list(self._peers.values()):
             for route in peer.relayed:
-                if route.handshake.line == line:
+                if route.line == line:
                     yield peer, route
 
     def _drop(self, peer: Session, route: Route) -> None:
-        route.handshake.cancel(self._effects)
+        route.cancel(self._effects)
         peer.relayed.remove(route)
         if peer.current is route:
             peer.current = None
@@ -259,7 +274,7 @@ class RelayClient:
 
     def on_head(self, peer: Session, line: int, frame: Frame, now_ns: int) -> None:
         """Note how far a relay is with a stream, as its heartbeat says."""
-        if not any(route.handshake.line == line for route in peer.relayed):
+        if not any(route.line == line for route in peer.relayed):
             self.on_unknown(line, now_ns)
         stream = peer.streams.get(frame.topic)
         if stream is None:  # the session is held back until its echo, and is new to it
@@ -308,40 +323,24 @@ class RelayClient:
         Return the routes that are to be probed.
         """
         peer.on(Event.RELAYED)
-        self._ending_ns.pop(peer.session, None)
         if not peer.direct:
             peer.name = entry.name or peer.name
             peer.own.stall_ms = up.stall_ms
         unprobed = []
         for line in up.lines:
-            route = next((r for r in peer.relayed if r.handshake.line == line), None)
+            route = next((r for r in peer.relayed if r.line == line), None)
             if route is None:
                 route = Route(up.id, line, entry.hops, now_ns=now_ns)
                 peer.relayed.append(route)
-            if not route.handshake.joined and route.handshake.probe is None:
+            if not route.joined and route.probe is None:
                 unprobed.append(route)
             route.hops, route.announced_ns = entry.hops, now_ns
         return unprobed
 
     def may_have(self, peer: Session, now_ns: int) -> bool:
         """Whether a relay may still say that it has a session that has lost its last route."""
-        # Frames come over these lines, but no welcome yet: they may be relays'.
-        unmet = any(line.key is None and line.unknown_ns is not None for line in self._lines)
-        if not self.upstreams and not unmet:
-            self._ending_ns.pop(peer.session, None)
-            return False
-        ending_ns = self._ending_ns.get(peer.session)
-        if ending_ns is None:
-            self._ending_ns[peer.session] = now_ns
-            for up in self.upstreams.values():
-                self._ask_soon(up, now_ns)
-        elif not self.reforming(now_ns) and (
-            now_ns - ending_ns > self._timeout_ns
-            or (not unmet and all(up.listed_ns > ending_ns for up in self.upstreams.values()))
-        ):
-            del self._ending_ns[peer.session]
-            return False
-        return True
+        is_recent = now_ns - peer.heard_ns <= self._timeout_ns
+        return bool(self.upstreams) and (is_recent or self.reforming(now_ns))
 
     def _refuse(self, up: RelayConnection, now_ns: int) -> None:
         """Refuse a relay that gets from us what it would give to us."""
@@ -370,8 +369,6 @@ class RelayClient:
             if now_ns >= up.due_ns:
                 self._ask(up, now_ns)
         for peer in self._peers.values():
-            if peer.direct:
-                self._ending_ns.pop(peer.session, None)
             for route in list(peer.relayed):
                 known = self.upstreams.get(route.key)
                 answered_ns = 0 if known is None else known.answered_ns

@@ -161,12 +161,12 @@ class ResumePoints(Resume):
             streams = list(peer.streams.values())
             starts = {s.topic: s.receiver.start for s in streams if s.receiver.started}
             at = {i for i, line in enumerate(connections) if line.session == peer.session}
-            at |= {route.handshake.line for route in (peer.own, *peer.relayed)}
+            at |= {route.line for route in (peer.own, *peer.relayed)}
             endpoints = [self._endpoints[line] for line in sorted(at) if line >= 0]
             # Of one that was never joined, other streams may be as old as can be.
             scope = self._scope if peer.joined else tuple(peer.streams)
             yield partial(self.file.join, peer.session, scope, starts, endpoints)
-            peer.handshake.keep_alive_ns = 0
+            peer.own.keep_alive_ns = 0
             self.forget(peer)  # another call may have done the same
 
     def commit(self, positions: Iterable[tuple[Stream, int]], *, durable: bool) -> int:

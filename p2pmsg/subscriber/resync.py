@@ -52,7 +52,7 @@ def _resync_peers(core: SubscriberCore, now_ns: int) -> None:
             continue
         if not peer.direct and peer.relayed:
             continue
-        if peer.handshake.line < 0:  # it was about to be made
+        if peer.own.line < 0:  # it was about to be made
             del core.peers[session]
             for index, line in enumerate(core.lines):
                 if line.session == session:
@@ -66,9 +66,9 @@ def _resync_peers(core: SubscriberCore, now_ns: int) -> None:
             core.table.end(peer, now_ns)
         else:
             endpoint = peer.own.recovery
-            core.commands.append(Command(Action.CONNECT, peer.handshake.line, session, endpoint))
+            core.commands.append(Command(Action.CONNECT, peer.own.line, session, endpoint))
             if peer.probe is not None:
-                core.table.send_probe(peer, peer.handshake.line, now_ns)
+                core.table.send_probe(peer, peer.own.line, now_ns)
 
 
 def _rewind(stream: Stream, expected: int | None, handed: int, now_ns: int) -> None:

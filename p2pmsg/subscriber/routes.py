@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from p2pmsg.subscriber.connections import Connection
-from p2pmsg.subscriber.sessions import Route, Session
+from p2pmsg.subscriber.route import Route
+from p2pmsg.subscriber.sessions import Session
 from recovery import Loss, LossReason, RangeSet
 
 _MS = 1_000_000
@@ -138,7 +139,7 @@ class Routes:
                 at_it = [one for one in connections if one.session == session.session]
                 is_live = not at_it or any(one.is_heard for one in at_it)
             else:
-                is_live = connections[route.handshake.line].is_heard
+                is_live = connections[route.line].is_heard
             if is_live:
                 live.append(route)
         return live or session.routes

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple, Protocol
 
 from p2pmsg import control
 from p2pmsg.errors import AccessDeniedError, denied_by_peer
-from p2pmsg.subscriber.sessions import Route, Session
+from p2pmsg.subscriber.route import Route
+from p2pmsg.subscriber.sessions import Session
 from p2pmsg.wire import FrameError
 
 DENIALS_MAX: Final = 4096
@@ -132,14 +133,14 @@ class Servers:
     def check_route(self, route: Route, session: Session, topic: str) -> None:
         """Raise `FrameError` unless the server of a route may send this."""
         is_relay = route.hops > 0
-        user = self.users[route.handshake.line] if is_relay else session.own.user
+        user = self.users[route.line] if is_relay else session.own.user
         if not self._may(user, topic, session.name, is_relay=is_relay):
             raise FrameError("denied")
 
     def allowed(self, heads: control.Heads, route: Route, session: Session) -> control.Heads:
         """Return the heads of what the server of a route may send."""
         is_relay = route.hops > 0
-        user = self.users[route.handshake.line] if is_relay else session.own.user
+        user = self.users[route.line] if is_relay else session.own.user
         given = heads.streams
         heads.streams = [
             head for head in given if self._may(user, head.topic, session.name, is_relay=is_relay)

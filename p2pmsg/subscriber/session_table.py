@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 from p2pmsg import control
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Effects
-from p2pmsg.subscriber.handshake import RETRY
 from p2pmsg.subscriber.relays import RelayClient, merge_heads
 from p2pmsg.subscriber.resume import is_compared, on_probed
+from p2pmsg.subscriber.route import RETRY, Route
 from p2pmsg.subscriber.servers import Denials, Servers
-from p2pmsg.subscriber.sessions import Route, Session, Stream
+from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.states import Event, RouteEvent, State
 from p2pmsg.subscriber.streams import StreamTable
@@ -100,27 +100,30 @@ class SessionTable:
     def send_probe(self, peer: Session, line: int, now_ns: int) -> None:
         """Ask the publisher itself for an echo over a line."""
         on_probed(peer, self.asked)
-        peer.handshake.begin(line, self.effects, rng=self.rng, now_ns=now_ns)
-        self.repeat_probe(peer, peer.own)
+        newer = is_compared(peer, self.committed(peer))
+        self._begin_probe(peer, peer.own, line, newer, now_ns)
 
     def probe_route(self, peer: Session, route: Route, now_ns: int) -> None:
         """Ask a relay for an echo."""
-        route.handshake.begin(route.handshake.line, self.effects, rng=self.rng, now_ns=now_ns)
         self.hurry(now_ns + RETRY.wait_ns(0))
+        self._begin_probe(peer, route, route.line, False, now_ns)
+
+    def _begin_probe(
+        self, peer: Session, route: Route, line: int, newer: bool, now_ns: int
+    ) -> None:
+        start, topics = peer.start, self.settings.patterns
+        number = self.rng.getrandbits(64)
+        body = control.Probe(number, topics, start.kind, start.position, newer)
+        route.begin_probe(line, body, self.effects, now_ns)
         self.repeat_probe(peer, route)
 
     def repeat_probe(self, peer: Session, route: Route) -> None:
         """Ask again for the echo over a route, if it is awaited."""
-        start, newer, probe = peer.start, False, route.handshake.probe
-        if probe is None:
-            return
-        if route is peer.own:
-            keys = None if peer.group is None else self.keys
-            if keys is not None and keys.begin_with(peer):
-                return  # without them the echo could not be read
-            newer = is_compared(peer, self.committed(peer))
-        topics = self.settings.patterns
-        body = control.Probe(probe, topics, start.kind, start.position, newer)
+        body, keys = route.echo.body, None
+        if route is peer.own and peer.group is not None:
+            keys = self.keys
+        if body is None or (keys is not None and keys.begin_with(peer)):
+            return  # without keys the echo could not be read
         self.effects.send(route.key, Kind.PROBE, peer.session, body)
 
     def committed(self, peer: Session) -> Mapping[str, int]:
@@ -130,7 +133,9 @@ class SessionTable:
 
     def on_incarnation(self, peer: Session, incarnation: int) -> bool:
         """Note which incarnation a publisher says it is; True: another one, and to be probed."""
-        if not peer.incarnation or incarnation in (0, peer.incarnation) or peer.is_held:
+        if not (peer.incarnation and peer.direct) or peer.is_held:
+            return False
+        if incarnation in (0, peer.incarnation):
             return False
         peer.on(Event.OTHER_INCARNATION)
         self.forget_last()  # so that no frame takes the fast path
@@ -139,10 +144,10 @@ class SessionTable:
     def begin_again(self, peer: Session, now_ns: int) -> None:
         """Join a session again over the same channels: its publisher was restarted."""
         self.begin_incarnation(peer)
-        peer.handshake.on(RouteEvent.STAYS)
+        peer.own.on(RouteEvent.ANNOUNCED)
         peer.current, peer.own.refused = None, {}
         self.next_check_ns = now_ns
-        self.send_probe(peer, peer.handshake.line, now_ns)
+        self.send_probe(peer, peer.own.line, now_ns)
 
     def begin_incarnation(self, peer: Session) -> None:
         """Start over with a session: its publisher was started again, or is elsewhere."""
@@ -181,10 +186,11 @@ class SessionTable:
 
     def end(self, peer: Session, now_ns: int) -> None:
         """End a session whose place another one has taken, unless a relay has it."""
-        peer.own.is_open, peer.own.urgent, peer.own.silent = False, None, None
+        peer.own.on(RouteEvent.REPLACED)
+        peer.own.urgent = peer.own.silent = None
         if peer.current is peer.own:
             peer.current = None
-        peer.handshake.cancel(self.effects)
+        peer.own.cancel(self.effects)
         if peer.relayed or self.relays.may_have(peer, now_ns):
             self.effects.disconnect(peer.session)
             return
@@ -202,8 +208,7 @@ class SessionTable:
         In a multicast only of one that was joined: anybody can announce one, and send data of it.
         It is still probed: when its publisher comes back on its log, it goes on from there.
         """
-        relays = self.relays
-        if not peer.joined and relays.upstreams and relays.reforming(now_ns):
+        if not peer.joined and self.relays.reforming(now_ns):
             return  # a relay that has met it may still serve it
         if peer.joined or peer.group is not None:
             return
@@ -252,7 +257,7 @@ class SessionTable:
             f"publisher {peer.name!r} (session {peer.session:016x}) was gone before it could be "
             f"joined: {known}, and of others nothing is known"
         )
-        self.effects.warn(peer.handshake.line, peer.session, text)
+        self.effects.warn(peer.own.line, peer.session, text)
 
     def forget(self, session: int) -> None:
         """Forget a session and its streams; what they counted stays counted."""

@@ -5,14 +5,21 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from p2pmsg.control import Probe, Welcome
+from p2pmsg.control import Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.message import Origin
 from p2pmsg.multicast.progress import ProgressMarks
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection
-from p2pmsg.subscriber.handshake import Handshake
-from p2pmsg.subscriber.states import IS_OVER, TRANSITIONS, WAS_JOINED, Event, State
+from p2pmsg.subscriber.route import Route
+from p2pmsg.subscriber.states import (
+    IS_OVER,
+    TRANSITIONS,
+    WAS_JOINED,
+    Event,
+    RouteState,
+    State,
+)
 from p2pmsg.subscriber.typed import ValueType
 from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, stream_prefix
 from recovery import (
@@ -21,13 +28,11 @@ from recovery import (
     Feedback,
     Loss,
     LossReason,
-    RangeSet,
     ReceiverConfig,
     StreamReceiver,
 )
 from recovery.loss import LossRanges
 from recovery.nack import answer_time
-from recovery.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from p2pmsg.stats import StreamLedger
@@ -38,105 +43,11 @@ subscriber missed while it was away should not fill the network of all. The same
 of which it misses a sixteenth of that, if for a second more came than it could read."""
 MALFORMED_MAX: Final = 1024
 """Ranges of malformed messages that are distinguished."""
-REFUSED_MAX: Final = 1024
-"""Refused ranges that are remembered for each stream and route. Beyond it all are forgotten, and
-asked for once more."""
-
 VAIN_MAX: Final = 8
 """Gaps in a row that were asked for by UDP in vain; then they are asked for over TCP at once. Where
 half of all datagrams are lost, this happens once in 10,000 times."""
 _BLOCKED: Final = b"\0\0"
 """No frame begins so."""
-
-Refusals = dict[str, dict[LossReason, RangeSet]]
-
-
-@dataclass(slots=True)
-class Question:
-    """What is asked of a publisher, or a relay, about its heads; see `rejoin`."""
-
-    retry: RetryPolicy
-    topics: list[str] | None = None
-    """What to ask about next; empty: whether anybody is there. None: nothing."""
-    body: Probe | None = None
-    """What was asked and has no answer."""
-    since_ns: int = 0
-    """Since when."""
-    due_ns: int = 0
-    tries: int = 0
-    """How often it was asked since an answer brought something."""
-    answers: bool = False
-    """Whether it was answered before."""
-
-
-@dataclass(slots=True, eq=False)
-class Route:
-    """One way to a session."""
-
-    key: int
-    """What the shell calls the recovery channel: the session at its publisher, or a relay."""
-    line: InitVar[int]
-    """The connection over which its frames come; -1 where that is not known yet."""
-    hops: int
-    """How many relays are in between; 0: it is the publisher itself."""
-    _: KW_ONLY
-    now_ns: InitVar[int]
-    handshake: Handshake = field(init=False)
-    is_open: bool = False
-    """Whether it leads to the session, where it is that to the publisher itself."""
-    recovery: str = ""
-    """The publisher's recovery endpoint, where it is that to the publisher itself."""
-    stall_ms: float = -1.0
-    """How long a full subscriber may hold up the server there; negative: it may not."""
-    user: str = ""
-    """Whose session it is, by the key of its publisher; "" where that is not asked."""
-    asked_ns: int | None = None
-    """Since when a NACK is without an answer."""
-    tried_ns: int | None = None
-    """The same, for as long as it is the one that is asked."""
-    repaired_ns: int = -1
-    """When messages last came over it, those that had come before included."""
-    refused: Refusals = field(default_factory=dict)
-    """What cannot be had here, by topic and reason."""
-    met_ns: int = 0
-    """When it was first announced."""
-    announced_ns: int = 0
-    """When the relay last said that it has the session, or a group's publisher that it is there."""
-    urgent: Question | None = None
-    """What is asked because something does not fit."""
-    silent: Question | None = None
-    """What is asked because nothing comes over its data path."""
-
-    def __post_init__(self, line: int, now_ns: int) -> None:
-        self.handshake = Handshake(line)
-        self.announced_ns = self.met_ns = now_ns
-
-    def on_refused(self, topic: str, start: int, stop: int, reason: LossReason) -> None:
-        """Remember that `[start, stop)` cannot be had here."""
-        by_reason = self.refused.setdefault(topic, {})
-        by_reason.setdefault(reason, RangeSet()).add(start, stop)
-        if sum(map(len, by_reason.values())) > REFUSED_MAX:
-            del self.refused[topic]
-
-    def not_refused(self, topic: str, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the parts of `[start, stop)` that may be had here."""
-        parts = [(start, stop)]
-        for ranges in self.refused.get(topic, {}).values():
-            parts = [part for a, b in parts for part in ranges.missing(a, b)]
-        return parts
-
-    @property
-    def is_asking(self) -> bool:
-        """Whether a question about heads has no answer yet."""
-        return any(one is not None and one.body is not None for one in (self.urgent, self.silent))
-
-    def reasons(self, topic: str, start: int, stop: int) -> list[Loss]:
-        """Return the parts of `[start, stop)` that were refused here, and why."""
-        return [
-            Loss(a, b, reason)
-            for reason, ranges in self.refused.get(topic, {}).items()
-            for a, b in ranges.overlap(start, stop)
-        ]
 
 
 @dataclass(slots=True, eq=False)
@@ -213,7 +124,7 @@ class Session:
         self.origin = Origin(self.session, welcome.name)
         self.last_heard_ns = now_ns
         self.own = Route(
-            self.session, -1, 0,
+            self.session, -1, 0, state=RouteState.ABSENT,
             recovery=welcome.recovery, stall_ms=welcome.stall_ms, now_ns=now_ns,
         )  # fmt: skip
 
@@ -254,12 +165,7 @@ class Session:
     @property
     def direct(self) -> bool:
         """Whether there is a route to the publisher itself."""
-        return self.own.is_open
-
-    @property
-    def handshake(self) -> Handshake:
-        """That with the publisher itself."""
-        return self.own.handshake
+        return self.own.state is not RouteState.ABSENT
 
     @property
     def name(self) -> str:
@@ -288,12 +194,12 @@ class Session:
     @property
     def probe(self) -> int | None:
         """The id of the echo that its publisher itself is to send, or None."""
-        return self.handshake.probe
+        return self.own.probe
 
     @property
     def closing(self) -> bool:
         """Whether its publisher says that it is closing."""
-        return self.handshake.closing
+        return self.own.closing
 
     @property
     def is_asking(self) -> bool:

@@ -16,10 +16,10 @@ was silent is back and its echo is awaited. A session ends when another one
 has its place: ENDED, or LEFT where it was never joined. It is back when it is announced again.
 GIVEN_UP: it fell silent before it was joined, and what had come of it was delivered.
 
-A route to a session, to its publisher or over a relay, has a state of its own: who is there is
-asked for an echo, may say that it closes, and then waits to hear that nothing is missing::
+A route to a session, to its publisher or over a relay, has a state of its own: who is announced
+there is asked for an echo, may say that it closes, and then waits to hear that nothing is missing::
 
-    ASKED ──echo──▶ OPEN ──closing──▶ CLOSING ──its last heads──▶ LAST_KNOWN ──reported──▶ COMPLETE
+    ABSENT ──▶ ASKED ──echo──▶ OPEN ──▶ CLOSING ──its last heads──▶ LAST_KNOWN ──▶ COMPLETE
 
 An event that is not in the table of its state changes nothing: frames come late.
 """
@@ -107,6 +107,8 @@ IS_OVER: Final = frozenset({_S.ENDED, _S.LEFT})
 class RouteState(IntEnum):
     """Where a route to a session stands."""
 
+    ABSENT = auto()
+    """It leads nowhere: its publisher was not announced, or another session has its place."""
     ASKED = auto()
     OPEN = auto()
     CLOSING = auto()
@@ -119,25 +121,28 @@ class RouteState(IntEnum):
 class RouteEvent(IntEnum):
     """What happens to a route."""
 
+    ANNOUNCED = auto()
+    """Who is there is announced, and does not close."""
     ECHOED = auto()
-    """Who is there has said where the streams stand."""
+    """It has said where the streams stand."""
     CLOSES = auto()
     LAST_HEADS = auto()
     """It closes, and has said its last heads over the recovery channel."""
     REPORTED = auto()
     """It has heard that nothing is missing."""
-    STAYS = auto()
-    """It does not close, or is there again."""
     REPLACED = auto()
-    """Another relay has its place."""
+    """Another one has its place."""
 
 
 _R, _V = RouteState, RouteEvent
-_CLOSING: Final = {_V.STAYS: _R.OPEN, _V.REPORTED: _R.COMPLETE, _V.REPLACED: _R.ASKED}
+_ENDING: Final = {_V.REPLACED: _R.ABSENT}
+_OPEN: Final = {**_ENDING, _V.CLOSES: _R.CLOSING, _V.LAST_HEADS: _R.LAST_KNOWN}
+_CLOSING: Final = {**_ENDING, _V.ANNOUNCED: _R.OPEN, _V.REPORTED: _R.COMPLETE}
 ROUTE_TRANSITIONS: Final[dict[RouteState, dict[RouteEvent, RouteState]]] = {
-    _R.ASKED: {_V.ECHOED: _R.OPEN, _V.CLOSES: _R.CLOSING, _V.LAST_HEADS: _R.LAST_KNOWN},
-    _R.OPEN: {_V.CLOSES: _R.CLOSING, _V.LAST_HEADS: _R.LAST_KNOWN, _V.REPLACED: _R.ASKED},
+    _R.ABSENT: {_V.ANNOUNCED: _R.ASKED},
+    _R.ASKED: {**_OPEN, _V.ECHOED: _R.OPEN},
+    _R.OPEN: _OPEN,
     _R.CLOSING: {**_CLOSING, _V.LAST_HEADS: _R.LAST_KNOWN},
     _R.LAST_KNOWN: _CLOSING,
-    _R.COMPLETE: {_V.STAYS: _R.OPEN, _V.REPLACED: _R.ASKED},
+    _R.COMPLETE: {**_ENDING, _V.ANNOUNCED: _R.OPEN},
 }

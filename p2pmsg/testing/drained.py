@@ -32,8 +32,7 @@ def knows_all_of_relay(
         return False
     for session, served in relay.sessions.items():
         peer = core.peers.get(session)
-        routes = [] if peer is None else [route.handshake for route in peer.relayed]
-        routes = [one for one in routes if one.line == line]
+        routes = [] if peer is None else [one for one in peer.relayed if one.line == line]
         sure = [one for one in routes if one.joined and (one.probe is None or not hears)]
         if peer is None or not sure:  # over a dead data path no echo comes
             return False

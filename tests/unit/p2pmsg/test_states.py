@@ -20,7 +20,7 @@ from p2pmsg.subscriber.states import (
     ("first", "table"),
     [
         (State.MET, TRANSITIONS),
-        (RouteState.ASKED, ROUTE_TRANSITIONS),
+        (RouteState.ABSENT, ROUTE_TRANSITIONS),
         (WorkerState.OPEN, WORKER_TRANSITIONS),
         (PullerState.NEW, PULLER_TRANSITIONS),
     ],
@@ -55,10 +55,16 @@ def test_what_may_have_gone_back_is_not_believed_before_its_own_echo(state):
         assert event in ways.get(after, set(Event))
 
 
-@pytest.mark.parametrize("state", set(RouteState) - {RouteState.ASKED})
-def test_a_route_that_is_known_is_back_where_its_publisher_is(state):
-    after = ROUTE_TRANSITIONS[state].get(RouteEvent.STAYS, state)
+@pytest.mark.parametrize("state", set(RouteState) - {RouteState.ABSENT, RouteState.ASKED})
+def test_a_route_that_was_known_is_open_again_where_it_is_announced(state):
+    after = ROUTE_TRANSITIONS[state].get(RouteEvent.ANNOUNCED, state)
     assert after is RouteState.OPEN
+
+
+@pytest.mark.parametrize("state", RouteState)
+def test_of_who_is_replaced_nothing_holds_for_the_next_one(state):
+    after = ROUTE_TRANSITIONS[state].get(RouteEvent.REPLACED, state)
+    assert after is RouteState.ABSENT
 
 
 @pytest.mark.parametrize("state", RouteState)
