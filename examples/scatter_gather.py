@@ -37,10 +37,10 @@ def main(place: str | None) -> None:
         exchange(third, 61_700.0, seconds=1.0) as slow,
         p2pmsg.Requester([near.endpoint, far.endpoint, slow.endpoint]) as requester,
     ):
-        answers = requester.request_all("price", "BTCEUR", deadline=0.3)
-        best = min(answer["ask"] for answer in answers.values.values())
-        print(f"{len(answers.values)} of 3 answered in time, the best ask is {best}")
-        print(f"no answer from {', '.join(answers.missing)}")
+        answers = [*requester.request_all("price", "BTCEUR", deadline=0.3)]
+        asks = [answer.value["ask"] for answer in answers if answer.error is None]
+        print(f"{len(asks)} of 3 answered in time, the best ask is {min(asks)}")
+        print(f"no answer from {', '.join(one.endpoint for one in answers if one.is_missing)}")
         try:
             requester.request("price", "NOTHING")
         except p2pmsg.errors.RemoteError as error:

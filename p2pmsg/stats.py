@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
 from p2pmsg.errors import LossReport
 from recovery import LatencyHistogram
@@ -17,6 +17,7 @@ __all__ = [
     "MulticastStats",
     "PublisherStats",
     "RequesterStats",
+    "ServingStats",
     "Stats",
     "StreamLedger",
     "SubscriberStats",
@@ -27,9 +28,10 @@ _LOSS = ("topic", "session", "publisher", "start", "stop", "reason")
 
 
 class Stats:
-    """What all counters have."""
+    """What all counters have; each subclass is a dataclass."""
 
     __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def native(self) -> str:
@@ -40,7 +42,7 @@ class Stats:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as what `json.dumps` takes; a number that is not finite is None."""
-        return {name: _plain(getattr(self, name)) for name in type(self).__annotations__}
+        return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
 
 
 def _plain(value: Any) -> Any:
@@ -324,28 +326,22 @@ class RequesterStats(Stats):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublisherStats(Stats):
-    """A publisher's counters since it was made.
+class ServingStats(Stats):
+    """What a publisher and a relay count alike.
 
     Attributes:
-        name, session, endpoint, recovery_endpoint: who and where it is.
-        published: messages accepted, by this publisher and by those whose log it goes on with.
-        pending: accepted messages that wait in open batches for others to share their frame.
-        unsent_frames: frames that wait for space in a subscriber's queue.
+        name, endpoint, recovery_endpoint: who and where it is.
         subscribers: how many have confirmed that they receive.
-        streams: (earliest kept sequence, next sequence) by topic.
         replay_bytes: what the replay buffer holds, in bytes.
-        messages_evicted: messages that the replay buffer no longer holds.
-        messages_repaired: messages sent again, by whichever way.
-        repaired: the same by the source that had them: `buffer`, `log`.
+        repaired: messages sent again, by the source that had them: `buffer`, `log`.
         log: the local log, or None where there is none.
-        requesters: who asked for repairs.
+        requesters: who asked for repairs, a session each.
         frames_shed: frames sent although a slow subscriber's queue had no space; it repairs them.
-        stalls: times that a full queue made `publish` wait.
+        stalls: times that a full queue made it wait.
         stalled: how long it waited in all, in seconds.
         frames_invalid: frames that came in and were dropped, by reason.
-        undelivered: subscribers that had not confirmed that they have everything when the publisher
-            was closed; those who were forgotten are in it.
+        undelivered: subscribers that had not confirmed that they have everything when it was
+            closed; those who were forgotten are in it.
         subscribers_forgotten: by name, how many had joined, were not heard of for
             `subscriber_timeout`, and have not come back; a clean closing does not count. "" are
             those without a name, and those beyond 1,024.
@@ -360,7 +356,6 @@ class PublisherStats(Stats):
             is not known. Those for which there is no descriptor at all wait, and a warning says so.
         connections_oversubscribed: connections that were ended because of their subscriptions:
             more than 65,536, or more than 512 KiB in all.
-        multicast: what counts where the endpoint is `udp://`; None elsewhere.
         requests_denied: with `security`, requests that were denied by its rules, as a whole or in
             part: questions about streams, repairs, keys.
         subscriptions_refused: with `security`, subscriptions that were not taken on.
@@ -370,33 +365,51 @@ class PublisherStats(Stats):
     """
 
     name: str
-    session: int
     endpoint: str
     recovery_endpoint: str
-    published: int
-    pending: int
-    unsent_frames: int
     subscribers: int
-    streams: dict[str, tuple[int, int]]
     replay_bytes: int
-    messages_evicted: int
-    messages_repaired: int
+    repaired: dict[str, int]
+    log: LogStats | None
     requesters: list[RequesterStats]
     frames_shed: int
     stalls: int
     stalled: float
-    frames_invalid: dict[str, int] = field(default_factory=dict)
-    undelivered: int = 0
-    subscribers_forgotten: dict[str, int] = field(default_factory=dict)
-    repaired: dict[str, int] = field(default_factory=dict)
-    log: LogStats | None = None
-    control_dropped: int = 0
-    heads_throttled: int = 0
-    connections: int = 0
-    connections_refused: int = 0
-    connections_oversubscribed: int = 0
-    multicast: MulticastStats | None = None
-    requests_denied: int = 0
-    subscriptions_refused: int = 0
-    connections_ended: int = 0
-    connections_revoked: int = 0
+    frames_invalid: dict[str, int]
+    undelivered: int
+    subscribers_forgotten: dict[str, int]
+    control_dropped: int
+    heads_throttled: int
+    connections: int
+    connections_refused: int
+    connections_oversubscribed: int
+    requests_denied: int
+    subscriptions_refused: int
+    connections_ended: int
+    connections_revoked: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublisherStats(ServingStats):
+    """A publisher's counters since it was made, besides those of `ServingStats`.
+
+    Attributes:
+        session: which one it is.
+        published: messages accepted, by this publisher and by those whose log it goes on with.
+        pending: accepted messages that wait in open batches for others to share their frame.
+        unsent_frames: frames that wait for space in a subscriber's queue.
+        streams: (earliest kept sequence, next sequence) by topic.
+        messages_evicted: messages that the replay buffer no longer holds.
+        messages_repaired: messages sent again, by whichever way.
+        multicast: what counts where the endpoint is `udp://`; None elsewhere.
+
+    """
+
+    session: int
+    published: int
+    pending: int
+    unsent_frames: int
+    streams: dict[str, tuple[int, int]]
+    messages_evicted: int
+    messages_repaired: int
+    multicast: MulticastStats | None

@@ -48,11 +48,11 @@ def request(arguments: argparse.Namespace) -> int:
 
 
 def _ask_all(requester: Requester, arguments: argparse.Namespace, value: Any) -> int:
-    answers = requester.request_all(arguments.topic, value, deadline=arguments.timeout)
-    for endpoint, answer in answers.values.items():
-        print(to_json({"responder": endpoint, "answer": answer}))
-    failed = {endpoint: str(error) for endpoint, error in answers.errors.items()}
-    failed |= dict.fromkeys(answers.missing, "no answer")
-    for endpoint, reason in failed.items():
-        print(to_json({"responder": endpoint, "error": reason}))
-    return 1 if failed else 0
+    has_failed = False
+    for answer in requester.request_all(arguments.topic, value, deadline=arguments.timeout):
+        found = {"answer": answer.value}
+        if answer.error is not None:
+            has_failed = True
+            found = {"error": "no answer" if answer.is_missing else str(answer.error)}
+        print(to_json({"responder": answer.endpoint, **found}))
+    return 1 if has_failed else 0

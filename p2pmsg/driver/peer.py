@@ -3,9 +3,13 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
-from typing import ClassVar
+from typing import ClassVar, Final
 
+from p2pmsg.driver.lifecycle import INHERITED
 from p2pmsg.driver.verbs import Verb
+from p2pmsg.errors import ClosedError
+
+CLOSED: Final = "it is closed"
 
 
 class Peer(ABC):
@@ -16,16 +20,32 @@ class Peer(ABC):
     `Blocking` where they may wait; they too run inside, except for what they yield.
 
     Attributes:
+        kind: for errors: "publisher".
         name: for errors and the log: "the publisher 'prices'".
         thread_name: of its thread: "p2pmsg-publisher"; "" where nothing goes on while no call
             waits, so that it needs none.
         now_ns: its clock, monotonic, in ns; another one on a network in memory.
+        places: where it is bound, or connects to, for people.
+        closed_why: why it cannot be used any more; "" while it can.
 
     """
 
+    kind: ClassVar[str] = "peer"
     name: str
+    places: str
     thread_name: ClassVar[str]
     now_ns: Callable[[], int] = staticmethod(time.monotonic_ns)
+    closed_why = ""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it cannot be used any more."""
+        return bool(self.closed_why)
+
+    def check_open(self) -> None:
+        """Raise `ClosedError` where it cannot be used any more."""
+        if self.closed_why:
+            raise ClosedError(f"the {self.kind}", self.closed_why)
 
     @abstractmethod
     def turn(self, now_ns: int) -> None:
@@ -66,6 +86,6 @@ class Peer(ABC):
     def shut(self) -> None:
         """Close the sockets at once, and what else it has; it may be called again."""
 
-    @abstractmethod
     def abandon(self) -> None:
         """In a forked child: all is the parent's, and each later use raises `ClosedError`."""
+        self.closed_why = INHERITED

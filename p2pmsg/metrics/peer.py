@@ -267,7 +267,7 @@ class ExactPeer(MetricsPeer):
         self._first = self.following()
         self._repaired, self._through_ns = -1, 0
         bytes_max = self._publisher.core.config.message_bytes_max
-        super().__init__(settings.title, self._publisher.endpoint, bytes_max, interval_s)
+        super().__init__(settings.title, self._publisher.places, bytes_max, interval_s)
 
     def send(self, deltas: Deltas, *, bounded: bool) -> None:
         """Publish them."""

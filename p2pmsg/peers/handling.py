@@ -8,8 +8,9 @@ from typing import Any, Self
 
 from p2pmsg.checks import check, is_async
 from p2pmsg.driver.faces import LoopFace, ThreadFace
+from p2pmsg.driver.peer import CLOSED
 from p2pmsg.peers.network import here
-from p2pmsg.peers.responder import CLOSED, ResponderPeer
+from p2pmsg.peers.responder import ResponderPeer
 from p2pmsg.requests.responder_engine import CURRENT, Work
 from transports.own_log import own_log as _log
 
@@ -64,7 +65,7 @@ class ThreadServing(ThreadFace):
             if section.run(peer.be_served, threading.get_ident()):
                 self._driver.wake()
             return self
-        section.run(peer.check_usable)
+        section.run(peer.check_open)
         if self._served_by is None:
             self._served_by = self._thread_for(self._serve_aside)
             self._served_by.start()
@@ -77,7 +78,7 @@ class ThreadServing(ThreadFace):
             _log.critical("%r ends: a handler of its raised %r", self, error, exc_info=error)
             self._close(None, f"a handler of its raised {error!r}")
         except Exception:
-            if not self._peer.is_closed():
+            if not self._peer.is_closed:
                 _log.exception("the responder's thread ended")
 
     def _close(self, timeout: float | None, why: str = CLOSED) -> None:

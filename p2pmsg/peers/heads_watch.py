@@ -1,19 +1,19 @@
 """Following the heads of many publishers and relays."""
 
 import selectors
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import transports
 from p2pmsg import control
-from p2pmsg.checks import checked, shown
-from p2pmsg.driver.lifecycle import INHERITED, check_process
-from p2pmsg.driver.peer import Peer
+from p2pmsg.checks import checked
+from p2pmsg.driver.lifecycle import check_process
+from p2pmsg.driver.peer import CLOSED, Peer
 from p2pmsg.driver.verbs import Verb, Wait
-from p2pmsg.errors import AccessDeniedError, ClosedError, ConfigError, SecurityError
-from p2pmsg.peers.network import MACHINE, Network
+from p2pmsg.errors import AccessDeniedError, ConfigError, SecurityError
+from p2pmsg.peers.base import FaceBase
+from p2pmsg.peers.network import Network
 from p2pmsg.peers.range_channel import RangeChannel
 from p2pmsg.peers.settings import check_endpoints
 from p2pmsg.ranges.heads import EndpointHeads, check_patterns
@@ -55,24 +55,19 @@ class HeadsWatchPeer(Peer):
     """
 
     thread_name = "p2pmsg-heads"
+    kind = "heads watch"
     name = "the heads watch"
 
     def __init__(
-        self,
-        endpoints: Iterable[str],
-        topics: list[str] | None,
-        refresh_ns: int,
-        time_ns: int | None,
-        security: "Security | None",
-        network: Network = MACHINE,
-    ) -> None:
+        self, endpoints: Iterable[str], topics: list[str] | None, refresh_ns: int,
+        time_ns: int | None, security: "Security | None", network: Network,
+    ) -> None:  # fmt: skip
         self.now_ns = network.now_ns
         self._network = network
         self._security = security
         self._topics = topics
         self._refresh_ns = refresh_ns
         self._time_ns = time_ns
-        self._closed_why: str | None = None
         self._followed: dict[str, _Followed] = {}
         self._due_ns = 0
         self.version = 0
@@ -112,14 +107,10 @@ class HeadsWatchPeer(Peer):
 
     def shut(self) -> None:
         """Close the sockets."""
-        self._closed_why = self._closed_why or "it is closed"
+        self.closed_why = self.closed_why or CLOSED
         for endpoint in list(self._followed):
             self._forget(endpoint)
         self._selector.close()
-
-    def abandon(self) -> None:
-        """In a forked child: the sockets are the parent's."""
-        self._closed_why = INHERITED
 
     # ---------------------------------------------------------------- what never waits
 
@@ -130,14 +121,13 @@ class HeadsWatchPeer(Peer):
             if self._security is not None and at.is_datagram:
                 raise ConfigError("endpoint", "tcp:// or ipc:// with security", endpoint)
             curve_client(self._security, at)
-        self._wanted = wanted
+        self._wanted, self.places = wanted, ", ".join(wanted)
         self._due_ns = 0
         self.version += 1
 
     def heads(self) -> dict[str, EndpointHeads]:
         """Return what is known, by endpoint."""
-        if self._closed_why is not None:
-            raise ClosedError(self.name, self._closed_why)
+        self.check_open()
         followed = self._followed
         known = {endpoint: one.heads.view(one.channel.found) for endpoint, one in followed.items()}
         return {endpoint: known.get(endpoint, EndpointHeads()) for endpoint in self._wanted}
@@ -145,10 +135,6 @@ class HeadsWatchPeer(Peer):
     def count(self) -> int:
         """Return the version."""
         return self.version
-
-    def endpoints(self) -> list[str]:
-        """Return those that are followed."""
-        return [*self._wanted]
 
     # --------------------------------------------------------------------------- verbs
 
@@ -159,11 +145,11 @@ class HeadsWatchPeer(Peer):
             for errors in one.heads.denied.values():
                 first = next(iter(errors.values()))
                 raise AccessDeniedError(first.verb, first.topic, first.reason)
-        return is_there and self._closed_why is None
+        return is_there and not self.closed_why
 
     def _all_answered(self) -> bool:
         followed = self._followed
-        return self._closed_why is not None or all(
+        return self.is_closed or all(
             endpoint in followed
             and (followed[endpoint].heads.has_answered or bool(followed[endpoint].heads.denied))
             for endpoint in self._wanted
@@ -233,12 +219,10 @@ class HeadsWatchPeer(Peer):
             self._selector.register(fd, selectors.EVENT_READ, endpoint)
 
 
-class HeadsWatchBase:
+class HeadsWatchBase(FaceBase):
     """What never waits; see the faces."""
 
     _closes_at_once = True
-    _open: Callable[[Callable[[], Peer]], None]
-    _driver: Any
     _peer: HeadsWatchPeer
 
     @checked(refresh=0.001)
@@ -252,8 +236,7 @@ class HeadsWatchBase:
         security: "Security | None" = None,
     ) -> None:
         wanted = None if topics is None else check_patterns(sorted(topics))
-        given = [*endpoints], wanted, to_ns(refresh), time_ns, security
-        self._open(partial(HeadsWatchPeer, *given))
+        self._begin(HeadsWatchPeer, [*endpoints], wanted, to_ns(refresh), time_ns, security)
 
     @property
     def version(self) -> int:
@@ -279,10 +262,3 @@ class HeadsWatchBase:
         """
         self._driver.section.run(self._peer.follow, [*endpoints])
         self._driver.wake()
-
-    def __repr__(self) -> str:
-        return shown(self, lambda: ", ".join(self._peer.endpoints()), lambda: self._driver.stopping)
-
-    def _read(self, call: Callable[..., R], *arguments: Any) -> R:
-        found: R = self._driver.section.read(call, *arguments)
-        return found

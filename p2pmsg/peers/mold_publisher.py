@@ -2,21 +2,22 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import transports
-from p2pmsg.checks import checked, shown, whole
-from p2pmsg.driver.lifecycle import INHERITED, check_process
-from p2pmsg.driver.peer import Peer
+from p2pmsg.checks import checked, whole
+from p2pmsg.driver.lifecycle import check_process
+from p2pmsg.driver.peer import CLOSED, Peer
 from p2pmsg.driver.verbs import Blocking, Verb, Wait
 from p2pmsg.errors import BindError, ClosedError, ConfigError, LogFailedError, translated
 from p2pmsg.mold import codec
 from p2pmsg.mold.log import MoldLog
 from p2pmsg.mold.publisher_core import Answer, History, MoldPublisherCore
-from p2pmsg.peers.network import MACHINE, Network
+from p2pmsg.peers.base import FaceBase
+from p2pmsg.peers.network import Network
 from p2pmsg.peers.settings import log_config
 from p2pmsg.stats import LogStats, Stats
 from recovery import TokenBucket
@@ -81,28 +82,20 @@ class MoldPublisherPeer(Peer):
         network: the clock.
 
     Attributes:
-        endpoint: where the packets go.
         request_address: where requests are answered.
 
     """
 
     thread_name = "p2pmsg-mold"
+    kind = "publisher"
     name = "the Mold publisher"
 
     def __init__(
-        self,
-        endpoint: str,
-        *,
-        session: bytes,
-        replay_bytes: int,
-        rate_limit_bytes_s: int,
-        history: History | None,
-        log: "LogConfig | None",
-        network: Network = MACHINE,
-    ) -> None:
+        self, endpoint: str, session: bytes, replay_bytes: int, rate_limit_bytes_s: int,
+        history: History | None, log: "LogConfig | None", network: Network,
+    ) -> None:  # fmt: skip
         check_process()
         self.now_ns = network.now_ns
-        self._closed_why: str | None = None
         self._bucket = TokenBucket(rate_limit_bytes_s, max(65_536, rate_limit_bytes_s // 100))
         self._again_ns = 0
         self._log: MoldLog | None = None
@@ -125,11 +118,11 @@ class MoldPublisherPeer(Peer):
                 self._log = MoldLog(log, session, at.option("topic", "mold"))
                 self._log_is_open = True
         except BaseException:
-            self.abandon()
+            self._close_sockets()
             raise
         self._fds = frozenset({self._server.fileno()})
         host, port = self._server.getsockname()[:2]
-        self.endpoint, self.request_address = self._udp.endpoint, (str(host), int(port))
+        self.places, self.request_address = self._udp.endpoint, (str(host), int(port))
         place = f"the request server at {self.request_address}: answers cannot be sent"
         self._answers = Trouble(place, "receivers ask again")
         self._core = MoldPublisherCore(
@@ -222,8 +215,8 @@ class MoldPublisherPeer(Peer):
 
     def shut(self) -> None:
         """Close the sockets and the log."""
-        self._closed_why = self._closed_why or "it is closed"
-        self.abandon()
+        self.closed_why = self.closed_why or CLOSED
+        self._close_sockets()
         try:
             self._close_log()
         except LogFailedError as error:
@@ -231,7 +224,10 @@ class MoldPublisherPeer(Peer):
 
     def abandon(self) -> None:
         """In a forked child: the request server's port is free when the parent has ended."""
-        self._closed_why = self._closed_why or INHERITED
+        super().abandon()
+        self._close_sockets()
+
+    def _close_sockets(self) -> None:
         self._udp.close()
         self._server.close()
 
@@ -243,10 +239,9 @@ class MoldPublisherPeer(Peer):
         Where they go to the disk first, the upkeep brings them there, and sends them.
         """
         core = self._core
-        while (core.unsynced or core.outbox) and self._closed_why is None:
+        while (core.unsynced or core.outbox) and not self.closed_why:
             yield Wait(self._is_synced, by_io=False) if core.unsynced else Wait(self._has_space)
-        if self._closed_why is not None:
-            raise ClosedError("the publisher", self._closed_why)
+        self.check_open()
         now_ns = self.now_ns()
         first, last, failure = core.publish(messages, now_ns=now_ns)
         self._send(now_ns)
@@ -262,7 +257,7 @@ class MoldPublisherPeer(Peer):
 
     def close(self, linger: float) -> Verb[None]:
         """Say that the session is over, after all that was published, and go on answering."""
-        self._closed_why = "it is closed"
+        self.closed_why = CLOSED
         yield Wait(lambda: not self._core.unsynced, by_io=False)
         self._core.end(now_ns=self.now_ns())
         while self._core.outbox:
@@ -288,10 +283,10 @@ class MoldPublisherPeer(Peer):
         )
 
     def _has_space(self) -> bool:
-        return self._closed_why is not None or not self._core.outbox
+        return self.is_closed or not self._core.outbox
 
     def _is_synced(self) -> bool:
-        return self._closed_why is not None or not self._core.unsynced
+        return self.is_closed or not self._core.unsynced
 
     def _has_left(self) -> bool:
         return not self._core.outbox
@@ -360,12 +355,10 @@ def _bind_server(endpoint: transports.Endpoint) -> socket.socket:
     return made
 
 
-class MoldPublisherBase:
+class MoldPublisherBase(FaceBase):
     """What never waits; see the faces."""
 
     _patience_s: ClassVar[float | None] = END_S
-    _open: Callable[[Callable[[], Peer]], None]
-    _driver: Any
     _peer: MoldPublisherPeer
 
     @checked(rate_limit_bytes_s=1)
@@ -381,25 +374,15 @@ class MoldPublisherBase:
     ) -> None:
         whole("replay_bytes", replay_bytes, 0)
         whole("rate_limit_bytes_s", rate_limit_bytes_s, 1000)
-        self._open(
-            partial(
-                MoldPublisherPeer,
-                endpoint,
-                session=codec.session_bytes(session),
-                replay_bytes=replay_bytes,
-                rate_limit_bytes_s=rate_limit_bytes_s,
-                history=history,
-                log=log_config(log),
-            )
-        )
-
-    def __repr__(self) -> str:
-        return shown(self, lambda: self.endpoint, lambda: self._driver.stopping)
+        self._begin(
+            MoldPublisherPeer, endpoint, codec.session_bytes(session), replay_bytes,
+            rate_limit_bytes_s, history, log_config(log),
+        )  # fmt: skip
 
     @property
     def endpoint(self) -> str:
         """Where the packets go."""
-        return self._peer.endpoint
+        return self._peer.places
 
     @property
     def request_address(self) -> tuple[str, int]:
@@ -408,5 +391,4 @@ class MoldPublisherBase:
 
     def stats(self) -> MoldPublisherStats:
         """Return the counters as they are now; also after `close`."""
-        found: MoldPublisherStats = self._driver.section.read(self._peer.stats)
-        return found
+        return self._read(self._peer.stats)

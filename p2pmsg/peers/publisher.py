@@ -1,7 +1,7 @@
 """A publisher: its engine, its sockets, its verbs; and the base of its faces, which never waits."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
@@ -9,11 +9,10 @@ from weakref import WeakValueDictionary
 from p2pmsg.checks import checked
 from p2pmsg.codec import EncHook
 from p2pmsg.config import OnFull, PublisherConfig
-from p2pmsg.driver.peer import Peer
 from p2pmsg.driver.verbs import Verb, Wait
-from p2pmsg.errors import ClosedError, LogFailedError, ReentrantCallError
+from p2pmsg.errors import LogFailedError, ReentrantCallError
 from p2pmsg.native import appending
-from p2pmsg.peers.network import MACHINE, Network, here
+from p2pmsg.peers.network import MACHINE, Network
 from p2pmsg.peers.opening import Settings, open_publisher
 from p2pmsg.peers.serving import ServingBase, ServingPeer
 from p2pmsg.peers.settings import check_columns, check_name, laid_over, publish_error
@@ -131,7 +130,7 @@ class PublisherPeer(ServingPeer):
 
         With `bounded` it is refused where too much waits to be sent.
         """
-        self.check_usable()
+        self.check_open()
         if topic in self._reserved:
             return -1
         self.outgoing.make_space(bounded=bounded)
@@ -168,7 +167,7 @@ class PublisherPeer(ServingPeer):
 
         None, where another call than `call` has the topic.
         """
-        self.check_usable()
+        self.check_open()
         if self._reserved.get(topic, call) is not call:
             return 0, -1
         self.outgoing.make_space(bounded=bounded)
@@ -209,7 +208,7 @@ class PublisherPeer(ServingPeer):
 
     def flush(self) -> None:
         """Send what is gathered."""
-        self.check_usable()
+        self.check_open()
         now_ns = self.now_ns()
         self.core.flush(now_ns=now_ns)
         self.outgoing.send_now()
@@ -247,8 +246,8 @@ class PublisherPeer(ServingPeer):
             yield from self.sync()
         outgoing = self.outgoing
         yield Wait(lambda: not outgoing.waits or self._is_over)
-        if outgoing.waits and self.unusable is not None:
-            raise ClosedError("the publisher", self.unusable)
+        if outgoing.waits:
+            self.check_open()
         log = self.core.log
         if log is not None and log.broken is not None:
             raise LogFailedError(log.broken)
@@ -256,25 +255,18 @@ class PublisherPeer(ServingPeer):
     @property
     def _is_over(self) -> bool:
         log = self.core.log
-        return self.unusable is not None or (log is not None and log.broken is not None)
+        return self.is_closed or (log is not None and log.broken is not None)
 
     def drain(self) -> Verb[None]:
         """Wait until what was published has left."""
-        self.check_usable()
+        self.check_open()
         yield from self.leave_all()
 
     def stats(self) -> "PublisherStats":
         """Return the counters."""
         from p2pmsg.peers.stats import publisher_stats
 
-        return publisher_stats(
-            self.core,
-            self.outgoing.guard,
-            self.sender,
-            self.server,
-            self.undelivered,
-            self._multicast,
-        )
+        return publisher_stats(self.core, self._multicast, self._counts())
 
     # ------------------------------------------------------------------------ closing
 
@@ -308,10 +300,6 @@ class PublisherBase(ServingBase):
 
     _peer: PublisherPeer
 
-    if TYPE_CHECKING:
-
-        def _open(self, make: Callable[[], Peer]) -> None: ...
-
     @checked()
     def __init__(
         self,
@@ -333,9 +321,9 @@ class PublisherBase(ServingBase):
             stall_timeout=stall_timeout, exact_types=exact_types, enc_hook=enc_hook,
         )  # fmt: skip
         self._name = check_name(name if name is not None else str(endpoint)[:80])
+        self._security = security
         settings = Settings(self._name, endpoint, recovery_endpoint, self._config, log, security)
-        self._network = here()
-        self._open(partial(PublisherPeer, settings, self._network))
+        self._begin(PublisherPeer, settings)
 
     def _on_open(self) -> None:
         peer = self._peer
@@ -550,5 +538,4 @@ class PublisherBase(ServingBase):
 
     def stats(self) -> "PublisherStats":
         """Return the counters as they are now; also after `close`."""
-        stats: PublisherStats = self._driver.section.read(self._peer.stats)
-        return stats
+        return self._read(self._peer.stats)

@@ -6,10 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import transports
-from p2pmsg.driver.lifecycle import INHERITED
-from p2pmsg.driver.peer import Peer
+from p2pmsg.driver.peer import CLOSED, Peer
 from p2pmsg.driver.verbs import Calling, LateError, Verb, Wait
-from p2pmsg.errors import ClosedError, InvalidValueError, translated
+from p2pmsg.errors import InvalidValueError, translated
 from p2pmsg.peers.network import Network
 from p2pmsg.peers.pull_sockets import PullSockets
 from p2pmsg.queue.config import LINGER_NS, PREFETCH_CEILING, PREFETCH_MIN
@@ -66,28 +65,28 @@ class PullerPeer(Peer):
     """A puller's sockets, and what it has of each pusher.
 
     Args:
-        network: has its sockets, and the time.
         settings: what the user gave.
         answered: called when a job was acknowledged, rejected or discarded, in any thread.
+        network: has its sockets, and the time.
 
     Attributes:
         keys: what the handshakes came to.
         batch: by the batch, what jobs are taken by.
         take_plain: begins a job that has nothing but a value; None: see whether `take` finds one.
-        why_closed: why it cannot be used any more; "" while it can.
 
     """
 
+    kind = "puller"
     thread_name = "p2pmsg-puller"
 
     def __init__(
-        self, network: Network, settings: Settings, answered: Callable[[], object]
+        self, settings: Settings, answered: Callable[[], object], network: Network
     ) -> None:
         self.now_ns = network.now_ns
         self._settings = settings
         self._places = [*map(str, settings.places)]
-        self.name = f"the puller of {', '.join(self._places)}"
-        self.why_closed = ""
+        self.places = ", ".join(self._places)
+        self.name = f"the puller of {self.places}"
         self.keys = KeyWatch()
         self.batch = Batch() if settings.by_batch else None
         self._misfits = 0
@@ -158,7 +157,7 @@ class PullerPeer(Peer):
                 yield Calling(partial(report_invalid, self._discard(job), on_invalid))
                 continue
             self.keys.raise_refused()
-            if not (yield Wait(self._has_job, deadline_ns)) and not self.why_closed:
+            if not (yield Wait(self._has_job, deadline_ns)) and not self.closed_why:
                 raise LateError(f"no job came within {timeout} s")
 
     def _take(self, now_ns: int) -> Job | None:
@@ -208,7 +207,7 @@ class PullerPeer(Peer):
         is_here = any(core.has_ready for core in self._cores)
         if self.batch is not None:
             is_here = is_here or self.batch.at < self.batch.end
-        return is_here or self.keys.has_error or bool(self.why_closed)
+        return is_here or self.keys.has_error or self.is_closed
 
     @property
     def is_report_due(self) -> bool:
@@ -225,7 +224,7 @@ class PullerPeer(Peer):
 
     def report(self) -> None:
         """Report what was acknowledged, if it is open."""
-        if not self.why_closed:
+        if not self.closed_why:
             self._report(self.now_ns())
 
     def _report(self, now_ns: int) -> None:
@@ -352,7 +351,7 @@ class PullerPeer(Peer):
         """Wait until `run` has ended, then until pushers know what was done: each so long."""
         if run is not None:
             yield Wait(run.has_ended, self.now_ns() + time_ns, by_io=False)
-        self.why_closed = self.why_closed or "it is closed"
+        self.closed_why = self.closed_why or CLOSED
         yield Wait(self._is_confirmed, self.now_ns() + time_ns)
 
     def _is_confirmed(self) -> bool:
@@ -362,7 +361,7 @@ class PullerPeer(Peer):
 
     def shut(self) -> None:
         """Give back what was not begun, reject what was, and close the sockets."""
-        self.why_closed = self.why_closed or "it is closed"
+        self.closed_why = self.closed_why or CLOSED
         now_ns = self.now_ns()
         for core in self._cores:
             core.leave(now_ns=now_ns)
@@ -376,16 +375,11 @@ class PullerPeer(Peer):
 
     def abandon(self) -> None:
         """See `Peer`."""
-        self.why_closed = INHERITED
+        super().abandon()
         for core in self._cores:
             core.abandon()
         if self.batch is not None:
             self.batch.drop_rest()
-
-    def check_open(self) -> None:
-        """Raise `ClosedError` where it is closed."""
-        if self.why_closed:
-            raise ClosedError("the puller", self.why_closed)
 
     # -------------------------------------------------------------------------------- counters
 

@@ -2,15 +2,13 @@
 
 import builtins
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
-from p2pmsg.checks import at_least, check, checked, shown
-from p2pmsg.driver.peer import Peer
+from p2pmsg.checks import at_least, check, checked
 from p2pmsg.driver.section import Section
 from p2pmsg.errors import ClosedError
 from p2pmsg.message import T_co
-from p2pmsg.peers.network import here
+from p2pmsg.peers.base import FaceBase
 from p2pmsg.peers.puller import PullerPeer, Settings
 from p2pmsg.peers.settings import check_endpoints, check_name
 from p2pmsg.queue.config import FRAME_BYTES_CEILING, FRAME_BYTES_MAX, Acknowledge
@@ -26,10 +24,9 @@ if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 
-class PullerBase(Generic[T_co]):
+class PullerBase(FaceBase, Generic[T_co]):
     """What never waits of a puller."""
 
-    _driver: Any
     _peer: PullerPeer
     _patience_s: ClassVar[float | None] = 1.0
     _run: JobRun | None = None
@@ -61,15 +58,12 @@ class PullerBase(Generic[T_co]):
         places = check_endpoints(endpoints)
         curves = [curve_client(security, place) for place in places]
         self._name = check_name(name if name is not None else worker_name())
-        self._places = ", ".join(map(str, places))
         settings = Settings(
             places, curves, self._name, values, security, prefetch, frame_bytes_max, by_batch,
             on_invalid,
         )  # fmt: skip
-        self._network = here()
-        self._open(partial(PullerPeer, self._network, settings, self._answered))
+        self._begin(PullerPeer, settings, self._answered)
 
-    _open: Callable[[Callable[[], Peer]], None]
     _answered: Callable[[], None]
     """Has what was acknowledged or rejected reported soon; called in any thread."""
 
@@ -88,7 +82,7 @@ class PullerBase(Generic[T_co]):
     @property
     def connected(self) -> int:
         """How many of its endpoints have a pusher that was joined, and answers."""
-        return 0 if self._closed else sum(self._section.read(self._peer.answering))
+        return 0 if self._closed else sum(self._read(self._peer.answering))
 
     def commit(self) -> None:
         """Report now what was acknowledged; by the batch, all jobs taken so far count as done.
@@ -101,16 +95,9 @@ class PullerBase(Generic[T_co]):
 
     def stats(self) -> PullerStats:
         """Return the counters as they are now; also after `close`."""
-        return self._section.read(self._peer.stats)
-
-    def __repr__(self) -> str:
-        return shown(self, lambda: self._places)
+        return self._read(self._peer.stats)
 
     # -------------------------------------------------------------------------------- private
-
-    @property
-    def _closed(self) -> bool:
-        return bool(self._peer.why_closed)
 
     def _take_inside(self) -> Job[T_co] | None:  # `section.run`, written out
         entered = self._section

@@ -3,24 +3,18 @@
 import ipaddress
 import os
 from collections.abc import Collection
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import transports
 from p2pmsg.checks import at_least
-from p2pmsg.driver.lifecycle import INHERITED
-from p2pmsg.driver.peer import Peer
+from p2pmsg.driver.peer import CLOSED, Peer
 from p2pmsg.driver.verbs import Blocking, LateError, Verb, Wait
-from p2pmsg.errors import (
-    ClosedError,
-    LogFailedError,
-    SendQueueFullError,
-    translated,
-)
+from p2pmsg.errors import LogFailedError, SendQueueFullError, translated
 from p2pmsg.peers.network import Network
 from p2pmsg.peers.push_sockets import PushSockets
 from p2pmsg.queue import process_id
-from p2pmsg.queue.batching import PushBatch
 from p2pmsg.queue.config import PusherConfig, QueueLogConfig
 from p2pmsg.queue.jobs import QueueIdentity, QueueJobs, ack_timeout_of
 from p2pmsg.queue.journal.records import JournalState
@@ -45,8 +39,6 @@ _TURN_NS: Final = 2_000_000
 """How long a turn goes on where there is always more."""
 _SHORTEN_AGAIN_NS: Final = 1_000_000_000
 _NEVER_NS: Final = 2**63
-_NOT_OPEN: Final = "it is not open yet; `async with` opens it, or `await open()`"
-_CLOSED: Final = "it is closed"
 
 
 class Settings(NamedTuple):
@@ -60,61 +52,11 @@ class Settings(NamedTuple):
     security: "Security | None"
 
 
-class _Opened(NamedTuple):
-    """What a pusher has of the operating system."""
-
-    state: JournalState
-    journal: "Journal | None"
-    server: transports.RecoveryServer
-
-    def close(self) -> None:
-        self.server.close()
-        if self.journal is not None:
-            self.journal.close()
-
-
-class _Opening:
-    """Opens the log and binds the endpoint, in any thread; nobody may want it at the end."""
-
-    def __init__(self, network: Network, settings: Settings) -> None:
-        self._network = network
-        self._settings = settings
-        self._opened: _Opened | None = None
-        self._is_unwanted = False
-
-    def run(self) -> _Opened:
-        self._opened = opened = _open(self._network, self._settings)
-        if self._is_unwanted:
-            opened.close()
-        return opened
-
-    def give_up(self) -> None:
-        self._is_unwanted = True
-        if self._opened is not None:
-            self._opened.close()
-
-
-def _open(network: Network, settings: Settings) -> _Opened:
-    state = JournalState()
-    journal = None if settings.log is None else _open_log(network, settings.log, state)
-    try:
-        if journal is not None:
-            journal.begin_run(max(network.wall_ns(), state.deliveries))
-        with translated():
-            server = network.queue_server(
-                transports.parse_endpoint(settings.endpoint),
-                curve=curve_server(settings.security),
-                peer_timeout=ack_timeout_of(settings.config, by_batch=settings.by_batch),
-            )
-    except BaseException:
-        if journal is not None:
-            journal.close()
-        raise
-    warn_if_open(settings.security, server.endpoint)
-    return _Opened(state, journal, server)
-
-
-def _open_log(network: Network, settings: QueueLogConfig, state: JournalState) -> "Journal":
+def _open_log(
+    network: Network, settings: QueueLogConfig | None, state: JournalState
+) -> "Journal | None":
+    if settings is None:
+        return None
     from p2pmsg.queue.journal.file import Journal  # not above: most pushers have no log
 
     return Journal(
@@ -127,9 +69,8 @@ class PusherPeer(Peer):
     """A pusher's sockets, log and jobs.
 
     Args:
-        network: has its sockets, and the time.
         settings: what the user gave.
-        opens: whether at once; else `open` does it.
+        network: has its sockets, and the time.
 
     Attributes:
         batch: what `push` gathers.
@@ -137,88 +78,75 @@ class PusherPeer(Peer):
 
     """
 
+    kind = "pusher"
     thread_name = "p2pmsg-pusher"
-    session = 0
 
-    def __init__(self, network: Network, settings: Settings, *, opens: bool) -> None:
+    def __init__(self, settings: Settings, network: Network) -> None:
         self.now_ns = network.now_ns
-        self._network = network
-        self.name = f"the pusher at {settings.endpoint}"
+        self._wall_ns = network.wall_ns
         self._settings = settings
-        self.batch = PushBatch(settings.config, 0)
-        self._why: str | None = _NOT_OPEN
-        """Why it cannot be used; None where it can."""
-        self._jobs: QueueJobs | None = None
         self._push_sockets: PushSockets | None = None
         self._access: AccessWatch | None = None
-        self._journal: Journal | None = None
-        self._server: transports.RecoveryServer | None = None
-        self._fds: frozenset[int] = frozenset()
-        self._syncs = False
         self._is_at_disk = False  # the upkeep works, and no turn is due for it
         self._reaching: set[object] = set()
         """Calls that bring the log to the disk, or wait for that."""
-        self._is_opening = self._is_closing = self._is_shut = self._is_syncing = False
+        self._is_closing = self._is_shut = self._is_syncing = False
         self._refused_bytes = 0
         self._announced_ns = self._shorten_ns = self._due_ns = 0
-        if opens:
-            self._take(_open(network, settings))
+        with ExitStack() as undo:
+            self._open(network, settings, undo)
+            undo.pop_all()
+        self.places = self._server.endpoint
+        self.name = f"the pusher at {self.places}"
+        self.batch = self._jobs.batch
+        self._fds = frozenset({self._server.fileno(), self._server.connections.fd} - {-1})
+        self._syncs = self._journal is not None and self._journal.is_always
 
-    def _take(self, opened: _Opened) -> None:
-        state, journal, server = opened
-        try:
-            jobs = self._made(state, journal, server)
-        except BaseException:
-            opened.close()
-            raise
-        self.name = f"the pusher at {server.endpoint}"
-        self._jobs, self._journal, self._server = jobs, journal, server
-        self._fds = frozenset({server.fileno(), server.connections.fd} - {-1})
-        self._syncs = journal is not None and journal.is_always
-        self.batch = jobs.batch
-        self._why = None
-
-    def _made(
-        self, state: JournalState, journal: "Journal | None", server: transports.RecoveryServer
-    ) -> QueueJobs:
-        settings = self._settings
-        security = settings.security
-        self.session = (
-            self._network.random.getrandbits(64) if state.session is None else state.session
-        )
+    def _open(self, network: Network, settings: Settings, undo: ExitStack) -> None:
+        state = JournalState()
+        journal = self._journal = _open_log(network, settings.log, state)
+        if journal is not None:
+            undo.callback(journal.close)
+            journal.begin_run(max(network.wall_ns(), state.deliveries))
+        security, config, by_batch = settings.security, settings.config, settings.by_batch
+        with translated():
+            server = self._server = network.queue_server(
+                transports.parse_endpoint(settings.endpoint),
+                curve=curve_server(security),
+                peer_timeout=ack_timeout_of(config, by_batch=by_batch),
+            )
+        undo.callback(server.close)
+        warn_if_open(security, server.endpoint)
+        self.session = network.random.getrandbits(64) if state.session is None else state.session
         access_rules, self._access = access_of(security, settings.name, server)
         identity = QueueIdentity(
             name=settings.name,
             session=self.session,
-            by_batch=settings.by_batch,
+            by_batch=by_batch,
             is_gone=process_id.is_gone,
-            admin_refusal=_admin_refusal(settings.config.admin, settings.endpoint, security),
+            admin_refusal=_admin_refusal(config.admin, settings.endpoint, security),
             access_rules=access_rules,
         )
-        now_ns, wall_ns = self.now_ns(), self._network.wall_ns()
-        jobs = QueueJobs(
-            settings.config, identity, state, journal, now_ns=now_ns, wall_ns=wall_ns
-        )  # fmt: skip
-        if settings.by_batch:
-            self._push_sockets = PushSockets(jobs.core, server, security, self._network)
-        return jobs
+        now_ns, wall_ns = self.now_ns(), network.wall_ns()
+        self._jobs = QueueJobs(config, identity, state, journal, now_ns=now_ns, wall_ns=wall_ns)
+        if by_batch:
+            self._push_sockets = PushSockets(self._jobs.core, server, security, network)
 
     # ------------------------------------------------------------------------------ for drivers
 
     def turn(self, now_ns: int) -> None:
         """Take what has come, hand out what can be."""
         jobs = self._jobs
-        if self._why is not None or jobs is None:
+        if self.closed_why:
             return
         jobs.begin_turn(now_ns)
         self._due_ns = 0 if self._work(now_ns) else jobs.end_turn(self.now_ns())
 
     def _work(self, now_ns: int) -> bool:
         """Take what has come, hand out what can be; whether there may be more at once."""
-        jobs, server = self.jobs, self._server
-        assert server is not None
+        jobs, server = self._jobs, self._server
         core = jobs.core
-        jobs.set_time(now_ns, self._network.wall_ns())
+        jobs.set_time(now_ns, self._wall_ns())
         if self._access is not None and self._access.poll():
             core.check_access_rules(now_ns=now_ns)
         left_bytes, until_ns = _BYTES_AT_ONCE, now_ns + _TURN_NS
@@ -251,8 +179,7 @@ class PusherPeer(Peer):
 
     def _send(self, now_ns: int) -> bool:
         """Send what is in the outboxes; whether anything was."""
-        jobs, server = self.jobs, self._server
-        assert server is not None
+        jobs, server = self._jobs, self._server
         core, outbox = jobs.core, jobs.core.outbox
         sent = bool(outbox)
         while outbox:
@@ -266,23 +193,21 @@ class PusherPeer(Peer):
     def _work_now(self) -> None:
         """Hand out at once what was pushed or has come."""
         now_ns = self.now_ns()
-        self.jobs.seal(now_ns)
+        self._jobs.seal(now_ns)
         self._work(now_ns)
-        self.jobs.check_log()
+        self._jobs.check_log()
 
     def fds(self) -> Collection[int]:
         """Return the socket's; none while the log cannot be written, and all stays where it is."""
-        if self._why is not None or (self._jobs is not None and self._jobs.is_failing):
-            return ()
-        return self._fds
+        return () if self.closed_why or self._jobs.is_failing else self._fds
 
     def next_deadline_ns(self) -> int:
         """Return when the next turn is due."""
-        if self._why is not None:
+        if self.closed_why:
             return _NEVER_NS
         due_ns = self._due_ns
         if due_ns == _NEVER_NS:
-            due_ns = self.jobs.next_deadline_ns(now_ns=self.now_ns())
+            due_ns = self._jobs.next_deadline_ns(now_ns=self.now_ns())
         due_ns = min(due_ns, self._disk_due_ns())
         self._announced_ns = due_ns
         return due_ns
@@ -303,11 +228,11 @@ class PusherPeer(Peer):
 
     def resync(self) -> None:
         """Put all right after an exception: workers are asked what they have."""
-        if self._why is None and self._server is not None:
+        if not self.closed_why:
             self._server.resync()
             self._reaching.clear()
             self._is_syncing = False  # one that goes on is waited for by who begins the next
-            self.jobs.resync(now_ns=self.now_ns())
+            self._jobs.resync(now_ns=self.now_ns())
             self._due_ns = 0
 
     def shut(self) -> None:
@@ -326,23 +251,23 @@ class PusherPeer(Peer):
 
     def abandon(self) -> None:
         """Leave all to the parent process."""
-        self._why, self.batch.stop, self._is_shut = INHERITED, 0, True
+        super().abandon()
+        self.batch.stop, self._is_shut = 0, True
         if self._journal is not None:
             self._journal.release()
 
     def _end(self) -> None:
         """Take no job any more, and close the sockets."""
-        jobs, server = self._jobs, self._server
-        if self._why is None and jobs is not None and server is not None:
+        if not self.closed_why:
+            jobs = self._jobs
             jobs.seal(self.now_ns())
             while jobs.record() and jobs.has_to_record:
                 pass
             if self._push_sockets is not None:
                 self._push_sockets.close()
-            server.close(linger_ms=500)
+            self._server.close(linger_ms=500)
         self.batch.stop = 0
-        if self._why in (None, _NOT_OPEN):
-            self._why = _CLOSED
+        self.closed_why = self.closed_why or CLOSED
 
     # ------------------------------------------------------------------------------ the disk
 
@@ -368,7 +293,7 @@ class PusherPeer(Peer):
 
     def _has_disk_work(self) -> bool:
         journal, now_ns = self._journal, self.now_ns()
-        if journal is None or self._why is not None or journal.broken is not None:
+        if journal is None or self.closed_why or journal.broken is not None:
             return False
         if self._is_syncing:
             return False
@@ -385,7 +310,7 @@ class PusherPeer(Peer):
             yield Blocking(pending.wait)
         finally:
             self._is_syncing = False
-        if self._why is not None:
+        if self.closed_why:
             return False  # it is being closed, by somebody else
         try:
             journal.end_sync(pending)
@@ -406,36 +331,14 @@ class PusherPeer(Peer):
         Where it is left half way, something is there twice, which changes nothing.
         """
         again = journal.begin_shorten()
-        while again and self._why is None:
-            del again[: self.jobs.write_again(again)]
+        while again and not self.closed_why:
+            del again[: self._jobs.write_again(again)]
             yield Wait(_let_others)
-        if self._why is None:
+        if not self.closed_why:
             journal.keep_from(*journal.first_of_use())
             yield from self._sync(journal)
 
     # ------------------------------------------------------------------------------ calls
-
-    def open(self) -> Verb[None]:
-        """Open the log and bind the endpoint, where that is still to be done."""
-        while self._is_opening:
-            yield Wait(self._is_opened, by_io=False)
-        if self._why == _NOT_OPEN:
-            opening = _Opening(self._network, self._settings)
-            self._is_opening = True
-            try:
-                opened = yield Blocking(opening.run)
-                if self._why == _NOT_OPEN:
-                    self._take(opened)
-                self.check_usable()
-            except BaseException:
-                opening.give_up()
-                raise
-            finally:
-                self._is_opening = False
-        self.check_usable()
-
-    def _is_opened(self) -> bool:
-        return not self._is_opening
 
     def push(self, job: "QueuedJob", timeout: float | None) -> Verb[int]:
         """Accept a job, and wait for space, and for the disk where it has to be there."""
@@ -459,24 +362,24 @@ class PusherPeer(Peer):
 
     def drain(self, timeout: float | None) -> Verb[None]:
         """Wait until what was pushed is on the disk, where it has to be, and there is space."""
-        self.check_usable()
+        self.check_open()
         deadline_ns = self._deadline(timeout)
-        self.jobs.check_log()
+        self._jobs.check_log()
         if self._syncs and self._journal is not None:
             yield from self._reach_disk(self._journal.written, deadline_ns, timeout)
         if not self._has_space() and not (yield Wait(self._has_space, deadline_ns)):
             raise LateError(f"{self._limit()}, were in flight for {timeout} s")
-        self.check_usable()
+        self.check_open()
 
     def join(self, timeout: float | None) -> Verb[None]:
         """Wait until no job is in flight."""
-        self.check_usable()
+        self.check_open()
         deadline_ns = self._deadline(timeout)
         self._work_now()
         if not (yield Wait(self._is_over, deadline_ns)):
             raise LateError(f"{self.in_flight} jobs were not done within {timeout} s")
-        self.check_usable()
-        self.jobs.check_log()
+        self.check_open()
+        self._jobs.check_log()
 
     def close(self, timeout: float | None) -> Verb[None]:
         """Wait until no job is in flight, as long as may be, and close."""
@@ -484,19 +387,16 @@ class PusherPeer(Peer):
             timeout = 5.0 if self._settings.log is None else 0.0
         deadline_ns = self._deadline(timeout)
         if self._is_closing:
-            yield Wait(self._is_closed, deadline_ns, by_io=False)
+            yield Wait(lambda: self.is_closed, deadline_ns, by_io=False)
             return
         self._is_closing = True
-        if self._why is None:
+        if not self.closed_why:
             self._work_now()
             yield Wait(self._is_over, deadline_ns)
-            self.jobs.check_log()
+            self._jobs.check_log()
         self._end()
         if self._journal is not None:
             yield Blocking(self._journal.close)
-
-    def _is_closed(self) -> bool:
-        return self._why is not None
 
     def _reach_disk(self, stop: int, deadline_ns: int | None, timeout: float | None) -> Verb[None]:
         """Wait until the log is on the disk up to `stop`: who comes first brings it there."""
@@ -506,8 +406,8 @@ class PusherPeer(Peer):
         try:
             self._reaching.add(may_go_on)
             while journal.synced < stop:
-                self.check_usable()
-                self.jobs.check_log()
+                self.check_open()
+                self._jobs.check_log()
                 if not self._is_syncing:
                     yield from self._sync(journal)
                     self._work_now()
@@ -529,23 +429,23 @@ class PusherPeer(Peer):
     def _is_over(self) -> bool:
         """Whether no job is in flight, or none will ever be done here any more."""
         is_broken = self._journal is not None and self._journal.broken is not None
-        return self._why is not None or is_broken or not self.in_flight
+        return self.is_closed or is_broken or not self.in_flight
 
     def _has_space(self) -> bool:
-        if self._why is not None:
+        if self.closed_why:
             return True
-        return self.jobs.has_space(self._refused_bytes, now_ns=self.now_ns())
+        return self._jobs.has_space(self._refused_bytes, now_ns=self.now_ns())
 
     def _fits(self, job: "QueuedJob") -> bool:
         is_broken = self._journal is not None and self._journal.broken is not None
-        return self._why is not None or is_broken or self.jobs.fits(job, now_ns=self.now_ns())
+        return self.is_closed or is_broken or self._jobs.fits(job, now_ns=self.now_ns())
 
     def _limit(self) -> str:
-        return self.jobs.limit(self.now_ns())
+        return self._jobs.limit(self.now_ns())
 
     def _try_push(self, job: "QueuedJob") -> tuple[int, int] | None:
-        self.check_usable()
-        jobs, now_ns = self.jobs, self.now_ns()
+        self.check_open()
+        jobs, now_ns = self._jobs, self.now_ns()
         accepted = jobs.try_push(job, now_ns=now_ns)
         if accepted is None:
             self._work(now_ns)
@@ -564,37 +464,14 @@ class PusherPeer(Peer):
 
     # ------------------------------------------------------------------------- without a wait
 
-    def check_usable(self) -> None:
-        """Raise `ClosedError` where it is closed, or not open yet."""
-        if self._why is not None:
-            raise ClosedError("the pusher", self._why)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was open, and is no more."""
-        return self._why not in (None, _NOT_OPEN)
-
-    @property
-    def endpoint(self) -> str:
-        """Where pullers connect to; as given where it is not open yet."""
-        return self._settings.endpoint if self._server is None else self._server.endpoint
-
     @property
     def in_flight(self) -> int:
         """How many jobs are neither done nor dead letters."""
-        return 0 if self._jobs is None else self._jobs.in_flight + len(self.batch.ends)
-
-    @property
-    def jobs(self) -> QueueJobs:
-        """What keeps the jobs; `ClosedError` where it was never open."""
-        if self._jobs is None:
-            raise ClosedError("the pusher", self._why or _NOT_OPEN)
-        return self._jobs
+        return self._jobs.in_flight + len(self.batch.ends)
 
     def stats(self) -> PusherStats:
         """Return the counters."""
-        jobs, server = self.jobs, self._server
-        assert server is not None
+        jobs, server = self._jobs, self._server
         invalid = dict(jobs.core.invalid)
         if server.malformed:
             invalid["parts"] = server.malformed
@@ -608,18 +485,18 @@ class PusherPeer(Peer):
 
     def job(self, *fields: Any) -> "QueuedJob":
         """Return a job that has no sequence yet, of the fields of `push`."""
-        self.check_usable()
-        return self.jobs.job(*fields, now_ns=self.now_ns())
+        self.check_open()
+        return self._jobs.job(*fields, now_ns=self.now_ns())
 
     def dead(self) -> "list[DeadJob]":
         """Return the dead letters."""
-        return self.jobs.core.queue.store.dead.list()
+        return self._jobs.core.queue.store.dead.list()
 
     def act_on_dead(self, action: str, sequences: list[int] | None) -> int:
         """Retry or purge dead letters; return how many."""
-        self.check_usable()
+        self.check_open()
         now_ns = self.now_ns()
-        store = self.jobs.core.queue.store
+        store = self._jobs.core.queue.store
         count = store.act_on_dead(action, sequences, now_ns=now_ns)
         self._work(now_ns)
         return count

@@ -1,17 +1,15 @@
 """What both faces of a pusher share: all that never waits."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from p2pmsg.checks import check, checked, shown
+from p2pmsg.checks import check, checked
 from p2pmsg.codec import SCALARS, encoder, exact_encoder
-from p2pmsg.driver.faces import LoopFace
 from p2pmsg.driver.section import Section
-from p2pmsg.peers.network import here
+from p2pmsg.peers.base import BoundBase
 from p2pmsg.peers.pusher import LogChoice, PusherPeer, Settings
-from p2pmsg.peers.settings import check_name
+from p2pmsg.peers.settings import check_name, laid_over
 from p2pmsg.publisher.packing import PACKING_ERRORS
 from p2pmsg.queue.batching import PushBatch
 from p2pmsg.queue.config import Acknowledge, PusherConfig, log_settings
@@ -26,12 +24,10 @@ _encode_into = exact_encoder.encode_into
 _encode_scalar_into = encoder.encode_into
 
 
-class PusherBase:
+class PusherBase(BoundBase):
     """What never waits of a pusher."""
 
-    _driver: Any
     _peer: PusherPeer
-    _open: Any
     _batch: PushBatch
     _section: Section
 
@@ -58,30 +54,18 @@ class PusherBase:
         if by_batch:
             for option, value in {"log": log, **given}.items():
                 check(option, value, value is None, 'left out with acknowledge="batch"')
-        changes: dict[str, Any] = {
-            name: value for name, value in given.items() if value is not None
-        }
-        if ack_timeout is not None:
-            changes["ack_timeout"] = ack_timeout
-        config = replace(config if config is not None else PusherConfig(), **changes)
+        config = laid_over(config or PusherConfig(), ack_timeout=ack_timeout, **given)
         if by_batch:
             check_batch_config(config)
         self._name = check_name(name if name is not None else str(endpoint)[:80])
         self._security = security
-        settings = Settings(
-            endpoint, self._name, config, by_batch, log_settings(log), security
-        )  # fmt: skip
-        opens = settings.log is None or not isinstance(self, LoopFace)
-        self._network = here()
-        self._open(partial(PusherPeer, self._network, settings, opens=opens))
+        log_config = log_settings(log)
+        self._begin(
+            PusherPeer, Settings(endpoint, self._name, config, by_batch, log_config, security)
+        )
 
     def _on_open(self) -> None:
         self._batch, self._section = self._peer.batch, self._driver.section
-
-    @property
-    def endpoint(self) -> str:
-        """Where pullers connect to, with the port that was picked; as given until it is open."""
-        return self._peer.endpoint
 
     @property
     def name(self) -> str:
@@ -91,7 +75,6 @@ class PusherBase:
     @property
     def session(self) -> int:
         """The 64-bit id of the queue; with a log, the same after a restart."""
-        self._peer.jobs  # noqa: B018  # `ClosedError` where it was never open
         return self._peer.session
 
     def push(
@@ -142,7 +125,7 @@ class PusherBase:
             LogFailedError: the log could not be written, or what was written could not be forced to
                 the disk, which is final. The job was not accepted; after a failed fsync a later run
                 on the log may find it all the same.
-            ClosedError: the pusher is closed, or not open yet.
+            ClosedError: the pusher is closed.
             RuntimeError: in an event loop: it was made in another one.
 
         """
@@ -214,33 +197,7 @@ class PusherBase:
 
     def stats(self) -> PusherStats:
         """Return the counters as they are now; also after `close`."""
-        found: PusherStats = self._driver.section.read(self._peer.stats)
-        return found
-
-    def revoke(self, who: str) -> list[str]:
-        """Admit a puller no more: its connections are ended, and its jobs go to others.
-
-        It returns at once; the rest is done in the next turn, within some ms. What that puller says
-        of its jobs does not count any more. It holds for all peers that were given the same
-        `Security`, while the process runs: take the peer out of the files as well.
-
-        Args:
-            who: the name of a peer that is known, or its public key as text.
-
-        Returns:
-            The public keys that were revoked, as text.
-
-        Raises:
-            ConfigError: there is no `security`, or no such peer.
-            ClosedError: the pusher is closed.
-
-        """
-        from p2pmsg.security.access_watch import revoke_here
-
-        self._peer.check_usable()
-        users = revoke_here(self._security, who)
-        self._driver.wake()
-        return users
+        return self._read(self._peer.stats)
 
     def dead_letters(self) -> DeadLetters:
         """Return the dead letters as they are now; what it returns can retry and purge them.
@@ -251,6 +208,3 @@ class PusherBase:
         dead = section.run(self._peer.dead)
         act = partial(section.run, self._peer.act_on_dead)
         return DeadLetters([letter_of(each) for each in dead], act)
-
-    def __repr__(self) -> str:
-        return shown(self, lambda: self.endpoint, lambda: self._peer.is_closed)

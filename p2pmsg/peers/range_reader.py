@@ -6,21 +6,21 @@
     fetch ──▶ NACK of a window ──▶ frames ──▶ RangeFetch ──▶ batches and losses, in order
 """
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet, WeakValueDictionary
 
 import transports
 from p2pmsg import control
-from p2pmsg.checks import at_least, checked, shown
-from p2pmsg.driver.lifecycle import INHERITED, check_process
-from p2pmsg.driver.peer import Peer
+from p2pmsg.checks import at_least, checked
+from p2pmsg.driver.lifecycle import check_process
+from p2pmsg.driver.peer import CLOSED, Peer
 from p2pmsg.driver.verbs import LateError, Verb, Wait
-from p2pmsg.errors import AccessDeniedError, ClosedError, ConfigError, LossReport, MessageError
+from p2pmsg.errors import AccessDeniedError, ConfigError, LossReport, MessageError
 from p2pmsg.frames import typed_decode
 from p2pmsg.message import MessageBatch
-from p2pmsg.peers.network import MACHINE, Network
+from p2pmsg.peers.base import FaceBase
+from p2pmsg.peers.network import Network
 from p2pmsg.peers.range_channel import RangeChannel
 from p2pmsg.peers.settings import check_endpoints, check_name
 from p2pmsg.ranges.fetch import RangeFetch, take_reply
@@ -54,31 +54,24 @@ class RangeReaderPeer(Peer):
     """A channel to one endpoint, and what is asked over it.
 
     Attributes:
-        endpoint: of the publisher.
         denied: what `heads` was asked for by `topics` last, and the publisher gives no right to.
 
     """
 
     thread_name = ""  # nothing goes on between two calls
+    kind = "range reader"
     name = "the range reader"
 
     def __init__(
-        self,
-        endpoint: transports.Endpoint,
-        publisher: str,
-        *,
-        timeout_ns: int,
-        recovery_endpoint: str | None,
-        session: int | None,
-        security: "Security | None",
-        frame_bytes_max: int,
-        network: Network = MACHINE,
-    ) -> None:
+        self, endpoint: transports.Endpoint, publisher: str, timeout_ns: int,
+        recovery_endpoint: str | None, session: int | None, security: "Security | None",
+        frame_bytes_max: int, network: Network,
+    ) -> None:  # fmt: skip
         check_process()
         self.now_ns = network.now_ns
         self._network = network
         self._timeout_ns = timeout_ns
-        self.endpoint = endpoint
+        self.places = str(endpoint)
         known = None
         if recovery_endpoint is not None and session is not None:
             address = Place(endpoint).address(recovery_endpoint)
@@ -94,7 +87,6 @@ class RangeReaderPeer(Peer):
         self._fetches: WeakValueDictionary[tuple[int, str], RangeFetch] = WeakValueDictionary()
         self._questions: WeakSet[PlaceHeads] = WeakSet()
         self._asked = 0
-        self._closed_why: str | None = None
         self.denied: dict[str, AccessDeniedError] = {}
 
     # ------------------------------------------------------------------ for the driver
@@ -128,17 +120,9 @@ class RangeReaderPeer(Peer):
 
     def shut(self) -> None:
         """Close the sockets; calls that wait raise `ClosedError`."""
-        self._closed_why = self._closed_why or "it is closed"
+        self.closed_why = self.closed_why or CLOSED
         self._place.on_change()
         self._channel.close()
-
-    def abandon(self) -> None:
-        """In a forked child: the sockets are the parent's."""
-        self._closed_why = INHERITED
-
-    def _check_open(self) -> None:
-        if self._closed_why is not None:
-            raise ClosedError(self.name, self._closed_why)
 
     # --------------------------------------------------------------------------- verbs
 
@@ -149,7 +133,7 @@ class RangeReaderPeer(Peer):
         topics: Iterable[str] | None,
     ) -> Verb[Heads]:
         """Ask where the publisher's streams stand."""
-        self._check_open()
+        self.check_open()
         place = self._place
         asked_for = None if topics is None else check_patterns(topics)
         begun_ns, limit_ns = self.now_ns(), self._limit_ns(timeout)
@@ -160,7 +144,7 @@ class RangeReaderPeer(Peer):
         question = PlaceHeads(place, probe, session, number=self._asked, now_ns=begun_ns)
         self._questions.add(question)
         while (now_ns := self.now_ns()) < begun_ns + limit_ns:
-            self._check_open()
+            self.check_open()
             peer = place.publisher(session, now_ns)
             if session is None and peer is None:
                 self._check_choice()
@@ -209,13 +193,13 @@ class RangeReaderPeer(Peer):
 
     def sessions(self, timeout: float | None) -> Verb[list[SessionEntry]]:
         """Return which sessions can be read."""
-        self._check_open()
+        self.check_open()
         place, limit_ns = self._place, self._limit_ns(timeout)
         begun_ns = self.now_ns()
         if place.relay is not None:
             place.relay.ask_soon(begun_ns)
         while (now_ns := self.now_ns()) < begun_ns + limit_ns:
-            self._check_open()
+            self.check_open()
             place.listen(now_ns)
             if place.relay is not None:
                 is_known = place.relay.listed_ns >= begun_ns
@@ -242,7 +226,7 @@ class RangeReaderPeer(Peer):
         fixed: bool,
     ) -> Verb[RangeFetch]:
         """Begin to read a range; it waits only where the session is not known."""
-        self._check_open()
+        self.check_open()
         try:
             check_topic(topic)
         except MessageError as error:
@@ -266,7 +250,7 @@ class RangeReaderPeer(Peer):
 
     def take_item(self, fetch: RangeFetch, position: int) -> MessageBatch | LossReport | None:
         """Return what comes at `position` of a range, if it is there."""
-        self._check_open()
+        self.check_open()
         now_ns = self.now_ns()
         fetch.begin(position, now_ns)
         item = fetch.next_item(now_ns)
@@ -279,7 +263,7 @@ class RangeReaderPeer(Peer):
         fetch.begin(position, self.now_ns())
         try:
             while True:
-                self._check_open()
+                self.check_open()
                 now_ns = self.now_ns()
                 item = fetch.next_item(now_ns)
                 if item is not None:
@@ -313,12 +297,10 @@ class RangeReaderPeer(Peer):
         return to_ns(timeout)
 
 
-class RangeReaderBase:
+class RangeReaderBase(FaceBase):
     """What never waits; see the faces."""
 
     _closes_at_once = True
-    _open: Callable[[Callable[[], Peer]], None]
-    _driver: Any
     _peer: RangeReaderPeer
 
     @checked(timeout=0.001, frame_bytes_max=(64 * 1024, 2**62), session=(0, 2**64 - 1))
@@ -336,35 +318,25 @@ class RangeReaderBase:
         (at,) = check_endpoints(str(endpoint))
         if recovery_endpoint is not None and session is None:
             raise ConfigError("session", "given where recovery_endpoint is", session)
-        self._open(
-            partial(
-                RangeReaderPeer,
-                at,
-                check_name(publisher),
-                timeout_ns=to_ns(timeout),
-                recovery_endpoint=recovery_endpoint,
-                session=session,
-                security=security,
-                frame_bytes_max=frame_bytes_max,
-            )
-        )
+        self._begin(
+            RangeReaderPeer, at, check_name(publisher), to_ns(timeout), recovery_endpoint, session,
+            security, frame_bytes_max,
+        )  # fmt: skip
 
     @property
     def endpoint(self) -> str:
         """The publisher's endpoint."""
-        return str(self._peer.endpoint)
+        return self._peer.places
 
     @property
     def unanswered(self) -> str:
         """Who is at the endpoint that sends no welcome, or why it refuses us; "" where unknown."""
-        found: str = self._driver.section.read(self._peer.found)
-        return found
+        return self._read(self._peer.found)
 
     @property
     def denied(self) -> dict[str, AccessDeniedError]:
         """What `heads` was asked for by `topics` last, and the publisher gives no right to."""
-        found: dict[str, AccessDeniedError] = self._driver.section.read(self._peer.denied_last)
-        return found
+        return self._read(self._peer.denied_last)
 
     def _take_item(self, fetch: RangeFetch, position: int) -> MessageBatch | LossReport | None:
         """Return what comes next of a range, if it is there."""
@@ -372,6 +344,3 @@ class RangeReaderBase:
             self._peer.take_item, fetch, position
         )
         return item
-
-    def __repr__(self) -> str:
-        return shown(self, lambda: self.endpoint, lambda: self._driver.stopping)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import transports
 from p2pmsg.checks import checked
@@ -12,7 +12,7 @@ from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig
 from p2pmsg.driver.verbs import Blocking, LateError, Verb, Wait
 from p2pmsg.errors import ConfigError, LogFailedError, LogFormatError, translated
 from p2pmsg.peers.lines import open_lines
-from p2pmsg.peers.network import MACHINE, Network, here
+from p2pmsg.peers.network import Network
 from p2pmsg.peers.opening import allowed_by, recovery_endpoint_of
 from p2pmsg.peers.relay_stats import relay_stats
 from p2pmsg.peers.sending import UNSYNCED_MAX, Outgoing
@@ -82,7 +82,7 @@ class RelayPeer(ServingPeer):
     thread_name = "p2pmsg-relay"
     core: RelayCore
 
-    def __init__(self, settings: Settings, network: Network = MACHINE) -> None:
+    def __init__(self, settings: Settings, network: Network) -> None:
         super().__init__(settings.title, network, settings.security)
         self._upstreams = [str(place.without_key()) for place in settings.upstreams]
         self._loops_logged: set[int] = set()
@@ -269,16 +269,15 @@ class RelayPeer(ServingPeer):
 
     # ------------------------------------------------------------------ verbs, closing
 
-    @property
     def connected(self) -> int:
-        """How many upstreams' endpoints have somebody who was joined, and answers."""
+        """Return how many upstreams' endpoints have somebody who was joined, and answers."""
         return sum(self._receiving.connected())
 
     def wait_for_streams(self, count: int, timeout_s: float | None) -> Verb[None]:
         """Wait until so many streams are served."""
         deadline_ns = None if timeout_s is None else self.now_ns() + to_ns(timeout_s)
         is_there = yield Wait(lambda: self._streams() >= count, deadline_ns)
-        self.check_usable()
+        self.check_open()
         if not is_there:
             there = self._streams()
             raise LateError(f"{there} of {count} streams came within {timeout_s} s")
@@ -289,17 +288,11 @@ class RelayPeer(ServingPeer):
     def stats(self) -> RelayStats:
         """Return the counters."""
         receiving = self._receiving
+        answering = dict(zip(self._upstreams, receiving.connected(), strict=True))
         return relay_stats(
-            self.core,
-            self.source,
-            self.outgoing.guard,
-            self.sender,
-            self.server,
-            upstreams=self._upstreams,
-            undelivered=self.undelivered,
-            unanswered=receiving.unanswered(),
-            answering=dict(zip(self._upstreams, receiving.connected(), strict=True)),
-        )
+            self.core, self.source, self._upstreams, receiving.unanswered(), answering,
+            self._counts(),
+        )  # fmt: skip
 
     def _begin_close(self) -> None:
         self._receiving.close()
@@ -387,20 +380,14 @@ class RelayBase(ServingBase):
             log,
             security,
         )
-        self._network = here()
-        self._open(partial(RelayPeer, settings, self._network))
-
-    if TYPE_CHECKING:
-
-        def _open(self, make: Any) -> None: ...
+        self._security = security
+        self._begin(RelayPeer, settings)
 
     @property
     def connected(self) -> int:
         """How many of its upstreams' endpoints have somebody who was joined, and answers."""
-        connected: int = self._driver.section.read(lambda: self._peer.connected)
-        return connected
+        return self._read(self._peer.connected)
 
     def stats(self) -> RelayStats:
         """Return the counters as they are now; also after `close`."""
-        stats: RelayStats = self._driver.section.read(self._peer.stats)
-        return stats
+        return self._read(self._peer.stats)

@@ -1,20 +1,22 @@
 """A requester: its connections, and what it waits for."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import transports
 from p2pmsg import codec
-from p2pmsg.checks import check, shown, whole
+from p2pmsg.checks import BUSY_WAIT, check, checked, whole
 from p2pmsg.driver.lifecycle import INHERITED
-from p2pmsg.driver.peer import Peer
+from p2pmsg.driver.peer import CLOSED, Peer
 from p2pmsg.driver.verbs import Calling, LateError, Verb, Wait
 from p2pmsg.errors import AccessDeniedError, AuthenticationError, ConfigError, SecurityError
-from p2pmsg.peers.network import Network, here
+from p2pmsg.peers.base import FaceBase
+from p2pmsg.peers.network import Network
 from p2pmsg.peers.settings import check_endpoints
-from p2pmsg.requests.answers import Answer, Answers
+from p2pmsg.requests.answers import Answer
+from p2pmsg.requests.frames import MESSAGE_BYTES
 from p2pmsg.requests.requester_engine import (
     NEVER_NS,
     Gathering,
@@ -22,6 +24,7 @@ from p2pmsg.requests.requester_engine import (
     RequesterEngine,
     converted,
 )
+from p2pmsg.requests.stats import AskingStats
 from p2pmsg.security.use import curve_client, server_of
 from p2pmsg.unanswered import Unanswered
 from transports.own_log import own_log as _log
@@ -40,7 +43,6 @@ _CROWD_NS: Final = 1_000_000_000
 _LARGE_BYTES: Final = 16 * 1024
 """Of smaller requests it is not checked whether they have arrived."""
 _TIMEOUT_MAX: Final = 1e6
-_CLOSED: Final = "it is closed"
 _GIVEN_UP: Final = "ZeroMQ gave it up (a frame above 16 MiB, or one that breaks its protocol)"
 _FULL: Final = "requests that are over filled its queue"
 
@@ -51,12 +53,13 @@ class RequesterPeer(Peer):
     thread_name = ""  # nothing goes on between calls
 
     def __init__(
-        self, network: Network, endpoints: str | Sequence[str], message_bytes_max: int,
-        busy_wait: float, pending_max: int, security: "Security | None",
+        self, endpoints: str | Sequence[str], message_bytes_max: int, busy_wait: float,
+        pending_max: int, security: "Security | None", network: Network,
     ) -> None:  # fmt: skip
         self.now_ns = network.now_ns
         self.endpoints = check_endpoints(endpoints)
-        self.name = f"the requester of {', '.join(map(str, self.endpoints))}"
+        self.places = ", ".join(map(str, self.endpoints))
+        self.name = f"the requester of {self.places}"
         curves = [curve_client(security, at) for at in self.endpoints]
         self.engine = RequesterEngine(
             self.endpoints, network.random.getrandbits(64), message_bytes_max, pending_max
@@ -125,22 +128,17 @@ class RequesterPeer(Peer):
         return min(engine.next_due_ns, soon_ns)
 
     @property
-    def retries(self) -> int:
-        """How often a request was asked again."""
-        return self.engine.retries
-
-    @property
-    def strays(self) -> int:
-        """How many answers came that nobody waited for."""
-        return self.engine.strays
-
     def is_closed(self) -> bool:
         """Whether it asks no more."""
         return bool(self.engine.closed)
 
-    def found(self) -> dict[str, str]:
-        """Return what is at endpoints that have never answered."""
-        return self.unanswered.by_endpoint()
+    def stats(self) -> AskingStats:
+        """Return the counters."""
+        engine, found = self.engine, self.unanswered.by_endpoint()
+        return AskingStats(
+            retries=engine.retries, strays=engine.strays, reconnects=self.reconnects,
+            unanswered=found,
+        )  # fmt: skip
 
     def resync(self) -> None:
         """See `Peer`."""
@@ -149,7 +147,7 @@ class RequesterPeer(Peer):
 
     def shut(self) -> None:
         """See `Peer`."""
-        self.engine.close(_CLOSED)
+        self.engine.close(CLOSED)
         for client in self._clients:
             client.close()
 
@@ -212,27 +210,6 @@ class RequesterPeer(Peer):
         if answer.is_missing:
             self._log_presence([self.engine.places.index(answer.endpoint)])
         return answer
-
-    def request_all(self, topic: str, value: Any, deadline: float) -> Verb[Answers]:
-        """Ask all responders; return what came by the deadline."""
-        gathering = self.begin_all(topic, value, deadline)
-        try:
-            while not gathering.is_over():
-                yield Wait(gathering.is_over)
-        finally:
-            self.engine.forget(gathering.number)
-        if gathering.error is not None:
-            raise gathering.error
-        answers, missing = Answers(), []
-        for each in gathering.came:
-            if each.error is None:
-                answers.values[each.endpoint] = each.value
-            elif isinstance(each.error, TimeoutError):
-                missing.append(each.endpoint)
-            else:
-                answers.errors[each.endpoint] = each.error
-        self._log_presence([self.engine.places.index(each) for each in missing])
-        return Answers(answers.values, answers.errors, tuple(missing))
 
     # -------------------------------------------------------------------------------- private
 
@@ -378,52 +355,27 @@ class RequesterPeer(Peer):
         return LateError(text + (where or (f" ({'; '.join(said[:4])})" if said else "")))
 
 
-class RequesterBase:
+class RequesterBase(FaceBase):
     """What a requester has that never waits."""
 
-    _driver: Any
-    _open: Callable[..., None]
     _peer: RequesterPeer
     _closes_at_once = True
 
-    def _configure(self, *settings: Any) -> None:
-        self._network = here()
-        self._open(partial(RequesterPeer, self._network, *settings))
+    @checked(busy_wait=BUSY_WAIT, message_bytes_max=MESSAGE_BYTES, pending_max=1)
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        *,
+        message_bytes_max: int = 1024 * 1024,
+        busy_wait: float = transports.BUSY_WAIT_US / 1e6,
+        pending_max: int = 10_000,
+        security: "Security | None" = None,
+    ) -> None:
+        self._begin(RequesterPeer, endpoints, message_bytes_max, busy_wait, pending_max, security)
 
-    @property
-    def retries(self) -> int:
-        """How often a request was asked again."""
-        return self._peer.retries
-
-    @property
-    def strays(self) -> int:
-        """How many answers came that nobody waited for any more."""
-        return self._peer.strays
-
-    @property
-    def reconnects(self) -> int:
-        """How many connections were made again.
-
-        ZeroMQ had given them up, as it does after a frame of more than 16 MiB or one that breaks
-        its protocol, or requests that were over had filled the queue.
-        """
-        return self._peer.reconnects
-
-    def unanswered(self) -> dict[str, str]:
-        """Return what is found at endpoints that have never answered a request, by endpoint.
-
-        It looks when a quarter of a request's time has passed; when all of it has, that is logged
-        as a warning, once, and stands in the `TimeoutError`.
-        """
-        found: dict[str, str] = self._driver.section.read(self._peer.found)
-        return found
-
-    def __repr__(self) -> str:
-        return shown(
-            self,
-            lambda: ", ".join(map(str, self._peer.endpoints)),
-            lambda: self._peer.is_closed(),
-        )
+    def stats(self) -> AskingStats:
+        """Return the counters as they are now; also after `close`."""
+        return self._read(self._peer.stats)
 
 
 def check_type(kind: Any) -> None:

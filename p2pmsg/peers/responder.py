@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import transports
-from p2pmsg.checks import shown
 from p2pmsg.driver.lifecycle import INHERITED
-from p2pmsg.driver.peer import Peer
+from p2pmsg.driver.peer import CLOSED, Peer
 from p2pmsg.driver.verbs import Calling, Verb, Wait
 from p2pmsg.errors import translated
-from p2pmsg.peers.network import Network, here
+from p2pmsg.peers.base import BoundBase
+from p2pmsg.peers.network import Network
 from p2pmsg.requests.reply_cache import NEVER_NS, ReplyCache
 from p2pmsg.requests.responder_engine import CURRENT, Handler, ResponderEngine, Work
-from p2pmsg.security.access_watch import AccessWatch, revoke_here
+from p2pmsg.requests.stats import ResponderStats
+from p2pmsg.security.access_watch import AccessWatch
 from p2pmsg.security.use import curve_server, warn_if_open
 from recovery.checks import to_ns
 
@@ -28,23 +29,6 @@ _BURST_NS: Final = 10_000_000
 _RIGHTS_NS: Final = 1_000_000_000
 """How often it is checked, with security, whether rights have changed."""
 _LINGER_MS: Final = 500
-CLOSED: Final = "it is closed"
-
-
-class Counts(NamedTuple):
-    """A responder's counters at one moment; its properties say what each of them is."""
-
-    answered: int
-    raised: int
-    refused: int
-    expired: int
-    unsent: int
-    invalid: dict[str, int]
-    invalid_values: int
-    denied: int
-    cached: int
-    connections_refused: int
-    connections_revoked: int
 
 
 class ResponderPeer(Peer):
@@ -55,11 +39,11 @@ class ResponderPeer(Peer):
         endpoint: where to bind; a host's name is looked up, which may take long.
         busy_wait: for how long it looks for the next request before it sleeps, in seconds.
         security: keys, or None.
-        network: has its socket, and the time.
-        is_in_loop: whether handlers are called next to the turns, in an event loop, and by no
-            thread that serves.
         answer: calls a request's handler, outside of the section; returns whether that has ended:
             else `finish` will be called when it has.
+        is_in_loop: whether handlers are called next to the turns, in an event loop, and by no
+            thread that serves.
+        network: has its socket, and the time.
 
     """
 
@@ -67,12 +51,12 @@ class ResponderPeer(Peer):
 
     def __init__(
         self, engine: ResponderEngine, endpoint: str, busy_wait: float,
-        security: "Security | None", answer: Callable[[Work], bool], network: Network, *,
-        is_in_loop: bool,
+        security: "Security | None", answer: Callable[[Work], bool], is_in_loop: bool,
+        network: Network,
     ) -> None:  # fmt: skip
         self.engine = engine
         self.now_ns = network.now_ns
-        self._is_in_loop = is_in_loop
+        self._is_in_loop = is_in_loop or network.in_memory
         with translated():
             self._server = server = network.queue_server(
                 transports.parse_endpoint(endpoint),
@@ -80,7 +64,8 @@ class ResponderPeer(Peer):
                 # There is no credit here: a requester that never reads must not fill the memory.
                 bounds_replies=True,
             )
-        self.name = f"the responder at {server.endpoint}"
+        self.places = server.endpoint
+        self.name = f"the responder at {self.places}"
         self._answer = answer
         self._turn = transports.Turn()
         self._busy_wait = network.busy_wait(busy_wait, server.has_message, self._turn)
@@ -97,22 +82,19 @@ class ResponderPeer(Peer):
             engine.open_to(RequestAccess(security.grants, server.endpoint))
 
     @property
-    def endpoint(self) -> str:
-        """Where it is bound, with the port that was picked."""
-        return self._server.endpoint
-
     def is_closed(self) -> bool:
         """Whether it takes no more requests."""
         return bool(self.engine.closed)
 
-    def counts(self) -> Counts:
+    def stats(self) -> ResponderStats:
         """Return the counters."""
         engine, server, access = self.engine, self._server, self.engine.access
-        return Counts(
-            engine.answered, engine.raised, engine.refused, engine.expired, engine.unsent,
-            dict(engine.invalid), engine.invalid_values,
-            0 if access is None else access.denials.count, engine.cache.hits,
-            server.refused_by_key, server.revoked,
+        return ResponderStats(
+            answered=engine.answered, raised=engine.raised, refused=engine.refused,
+            expired=engine.expired, unsent=engine.unsent, cached=engine.cache.hits,
+            frames_invalid=dict(engine.invalid), values_invalid=engine.invalid_values,
+            denied=0 if access is None else access.denials.count,
+            connections_refused=server.refused_by_key, connections_revoked=server.revoked,
         )  # fmt: skip
 
     # --------------------------------------------------------------------------------- turns
@@ -177,7 +159,7 @@ class ResponderPeer(Peer):
         """Have requests of a topic wait for a slot from now on."""
         self.engine.limit(topic)
 
-    def check_usable(self) -> None:
+    def check_open(self) -> None:
         """Raise `ClosedError` where it is closed."""
         self.engine.check_usable()
 
@@ -253,7 +235,7 @@ class ResponderPeer(Peer):
     def wait_for_end(self) -> Verb[None]:
         """Wait until it is closed."""
         while not self.engine.closed:
-            yield Wait(self.is_closed)
+            yield Wait(lambda: self.is_closed)
 
     def close(self, timeout: float | None, why: str) -> Verb[None]:
         """Begin nothing any more, and wait until what is at work has ended."""
@@ -297,12 +279,10 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-class ResponderBase:
+class ResponderBase(BoundBase):
     """What a responder has that never waits."""
 
-    _driver: Any
     _peer: ResponderPeer
-    _open: Callable[..., None]
     _check_handler: Callable[[str, Any], bool]
     _answer: Callable[[Work], bool]
     _hint: ClassVar[str]
@@ -322,105 +302,13 @@ class ResponderBase:
         )
         for topic, handler in (handlers or {}).items():
             engine.add(topic, handler, is_limited=self._check_handler(topic, handler))
-        self._network = network = here()
-        self._open(
-            partial(
-                ResponderPeer,
-                engine,
-                endpoint,
-                busy_wait,
-                security,
-                self._answer,
-                network,
-                is_in_loop=self._is_in_loop or network.in_memory,
-            )
+        self._begin(
+            ResponderPeer, engine, endpoint, busy_wait, security, self._answer, self._is_in_loop
         )
 
-    @property
-    def endpoint(self) -> str:
-        """Where requesters connect to, with the port that was picked."""
-        return self._peer.endpoint
-
-    @property
-    def answered(self) -> int:
-        """How many replies were sent."""
-        return self._counts().answered
-
-    @property
-    def raised(self) -> int:
-        """How many handlers raised."""
-        return self._counts().raised
-
-    @property
-    def refused(self) -> int:
-        """How many requests were not taken, since too many waited."""
-        return self._counts().refused
-
-    @property
-    def expired(self) -> int:
-        """How many requests were not begun, since their requester had stopped waiting by then.
-
-        Its time-out, counted from when they were received here, was over.
-        """
-        return self._counts().expired
-
-    @property
-    def unsent(self) -> int:
-        """How many replies did not fit into the requester's queue."""
-        return self._counts().unsent
-
-    @property
-    def invalid(self) -> dict[str, int]:
-        """How many frames were dropped, by reason."""
-        return self._counts().invalid
-
-    @property
-    def invalid_values(self) -> int:
-        """How many requests had a value that did not fit its type; all were answered so."""
-        return self._counts().invalid_values
-
-    @property
-    def connections_refused(self) -> int:
-        """How many connections were refused by their keys, with `security`."""
-        return self._counts().connections_refused
-
-    @property
-    def denied(self) -> int:
-        """How many requests were denied, as their keys have no right to `request` that topic."""
-        return self._counts().denied
-
-    @property
-    def connections_revoked(self) -> int:
-        """How many connections were ended since their keys were revoked, or are known no more."""
-        return self._counts().connections_revoked
-
-    @property
-    def cached(self) -> int:
-        """How many requests were answered from the cache, or were at work already."""
-        return self._counts().cached
-
-    def revoke(self, who: str) -> list[str]:
-        """Admit a requester no more: its connections are ended, and it is sent no answer.
-
-        It returns at once; the connections are ended within some ms while requests are answered. It
-        holds for all peers that were given the same `Security`, while the process runs: take the
-        peer out of the files as well.
-
-        Args:
-            who: the name of a peer that is known, or its public key as text.
-
-        Returns:
-            The public keys that were revoked, as text.
-
-        Raises:
-            ConfigError: there is no `security`, or no such peer.
-            ClosedError: the responder is closed.
-
-        """
-        self._driver.section.run(self._peer.check_usable)
-        users = revoke_here(self._security, who)
-        self._driver.wake()
-        return users
+    def stats(self) -> ResponderStats:
+        """Return the counters as they are now; also after `close`."""
+        return self._read(self._peer.stats)
 
     def on(self, topic: str) -> Callable[[H], H]:
         """Return a decorator that makes a function the handler of `topic`."""
@@ -432,10 +320,3 @@ class ResponderBase:
             return handler
 
         return add
-
-    def __repr__(self) -> str:
-        return shown(self, lambda: self.endpoint, lambda: self._peer.is_closed())
-
-    def _counts(self) -> Counts:
-        counts: Counts = self._driver.section.read(self._peer.counts)
-        return counts

@@ -5,14 +5,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import transports
-from p2pmsg.checks import shown, time_to_wait, whole
-from p2pmsg.driver.lifecycle import INHERITED
-from p2pmsg.driver.peer import Peer
+from p2pmsg.checks import time_to_wait, whole
+from p2pmsg.driver.peer import CLOSED, Peer
 from p2pmsg.driver.verbs import Blocking, LateError, Verb, Wait
 from p2pmsg.errors import ClosedError, ConfigError, LogFailedError
+from p2pmsg.peers.base import BoundBase
 from p2pmsg.peers.network import Network
 from p2pmsg.peers.sending import Outgoing
 from p2pmsg.publisher.requests import Reply
@@ -47,12 +47,10 @@ class ServingPeer(Peer):
         core: the engine, of a publisher or a relay.
         sender, server: its sockets.
         outgoing: sends the outbox.
-        unusable: why nothing more is accepted; None: it is.
         undelivered: how many subscribers had not got everything when it was closed.
 
     """
 
-    kind: ClassVar[str]
     core: Any
     sender: transports.DataSender
     server: transports.RecoveryServer
@@ -64,7 +62,6 @@ class ServingPeer(Peer):
         self.now_ns = network.now_ns
         self._wall_ns = network.wall_ns
         self._security = security
-        self.unusable: str | None = None
         self.undelivered = 0
         self._is_ended = self._is_shut = False
         self._linger_ms = 1000
@@ -85,6 +82,7 @@ class ServingPeer(Peer):
 
             self._rules = AccessWatch(self._security.grants, self.sender, self.server)
         server, sender = self.server, self.sender
+        self.places = sender.endpoint
         busy = {server.fileno(), server.connections.fd, sender.connections.fd} - {-1}
         self._fds_while_busy = frozenset(busy)
         self._fds = frozenset((busy | {sender.fileno()}) - {-1})
@@ -242,18 +240,12 @@ class ServingPeer(Peer):
 
     def rotate_keys(self) -> None:
         """Begin to use another key of a sealed multicast."""
-        self.check_usable()
-        keys, place = self._group_keys, self.sender.endpoint
+        self.check_open()
+        keys = self._group_keys
         if keys is None:
-            raise ConfigError("endpoint", "udp:// with security, for keys to rotate", place)
+            limit = "udp:// with security, for keys to rotate"
+            raise ConfigError("endpoint", limit, self.places)
         keys.rotate(now_ns=self.now_ns())
-
-    def revoke(self, who: str) -> list[str]:
-        """Revoke a peer's keys; its connections are ended in the next turn."""
-        self.check_usable()
-        from p2pmsg.security.access_watch import revoke_here
-
-        return revoke_here(self._security, who)
 
     # ------------------------------------------------------------------------- upkeep
 
@@ -340,7 +332,7 @@ class ServingPeer(Peer):
 
     def sync(self) -> Verb[None]:
         """Wait until all that was accepted before is on the disk."""
-        self.check_usable()
+        self.check_open()
         self._asked += 1
         mine = self._asked
         if not (yield Wait(lambda: self._synced >= mine, by_io=False)):
@@ -351,32 +343,41 @@ class ServingPeer(Peer):
     # -------------------------------------------------------------------- subscribers
 
     @property
-    def endpoint(self) -> str:
-        """Where subscribers connect to, with the port that was picked."""
-        return self.sender.endpoint
-
-    @property
     def recovery_endpoint(self) -> str:
         """Where repairs are asked for."""
         return self.server.endpoint
-
-    def check_usable(self) -> None:
-        """Raise `ClosedError` where it is closed."""
-        if self.unusable is not None:
-            raise ClosedError(f"the {self.kind}", self.unusable)
 
     def wait_for_subscribers(self, count: int, timeout_s: float | None) -> Verb[None]:
         """Wait until so many subscribers have confirmed that they receive."""
         core = self.core
         deadline_ns = None if timeout_s is None else self.now_ns() + to_ns(timeout_s)
-        yield Wait(lambda: core.joined >= count or self.unusable is not None, deadline_ns)
-        self.check_usable()
+        yield Wait(lambda: core.joined >= count or self.is_closed, deadline_ns)
+        self.check_open()
         if core.joined >= count:
             return
         text = f"{core.joined} of {count} subscribers came within {timeout_s} s"
         if refused := self._refused_by_key():
             text += f"; connections that were refused by their keys: {refused}, see the log"
         raise LateError(text)
+
+    def _counts(self) -> dict[str, Any]:
+        """Return the counters of `ServingStats`."""
+        from p2pmsg.peers.stats import connection_counts, requester_stats
+
+        core, guard, requests = self.core, self.outgoing.guard, self.core.requests
+        return {
+            "name": core.name, "endpoint": self.places, "recovery_endpoint": self.server.endpoint,
+            "subscribers": core.joined, "replay_bytes": core.replay.bytes_held,
+            "repaired": dict(requests.messages_repaired),
+            "log": None if core.log is None else core.log.stats(),
+            "requesters": requester_stats(requests), "frames_shed": guard.frames_shed,
+            "stalls": guard.stalls, "stalled": guard.stalled_ns / 1e9,
+            "frames_invalid": dict(requests.invalid), "undelivered": self.undelivered,
+            "subscribers_forgotten": requests.known.forgotten_names(),
+            "control_dropped": core.control.dropped + requests.replies_dropped,
+            "heads_throttled": requests.heads.throttled, "requests_denied": requests.denied,
+            **connection_counts(self.sender, self.server),
+        }  # fmt: skip
 
     def _refused_by_key(self) -> int:
         return self.server.refused_by_key + self.sender.refused_by_key
@@ -396,7 +397,7 @@ class ServingPeer(Peer):
 
         """
         self._linger_ms = int(max(0.0, min(timeout_s, 1.0)) * 1000)
-        if self.unusable is None:
+        if not self.closed_why:
             self._begin_close()
         through = is_through or (lambda: self.core.is_complete)
         deadline_ns = self.now_ns() + to_ns(timeout_s)
@@ -412,7 +413,7 @@ class ServingPeer(Peer):
         self._check_logged(failure)
 
     def _begin_close(self) -> None:
-        self.unusable = "it is closed"
+        self.closed_why = CLOSED
         self.core.begin_close(now_ns=self.now_ns())
 
     def _end(self) -> None:
@@ -435,7 +436,7 @@ class ServingPeer(Peer):
         """Close all at once; where it was not closed before, what there is space for still goes."""
         if self._is_shut:
             return
-        if self.unusable is None:
+        if not self.closed_why:
             with suppress(transports.TransportError):
                 self._begin_close()
                 self.outgoing.send_now()
@@ -450,23 +451,15 @@ class ServingPeer(Peer):
 
     def abandon(self) -> None:
         """Be the closed copy of the parent's, in a forked child."""
-        self.unusable = INHERITED
+        super().abandon()
         self._is_ended = self._is_shut = True
         self.core.abandon()
 
 
-class ServingBase:
+class ServingBase(BoundBase):
     """What the faces of publishers and relays share."""
 
-    _driver: Any
-    _peer: Any
     _name: str
-
-    @property
-    def endpoint(self) -> str:
-        """Where subscribers connect to, with the port that was picked."""
-        endpoint: str = self._peer.endpoint
-        return endpoint
 
     @property
     def recovery_endpoint(self) -> str:
@@ -478,32 +471,6 @@ class ServingBase:
     def name(self) -> str:
         """Who publishes or relays, for people."""
         return self._name
-
-    def revoke(self, who: str) -> list[str]:
-        """Admit a peer no more: its connections are ended, and it is sent nothing.
-
-        It returns at once; the connections are ended in the next turn, within some ms. It holds
-        for all peers that were given the same `Security`, while the process runs: take the peer out
-        of the files as well. Others lose nothing.
-
-        Args:
-            who: the name of a peer that is known, or its public key as text.
-
-        Returns:
-            The public keys that were revoked, as text.
-
-        Raises:
-            ConfigError: there is no `security`, or no such peer.
-            ClosedError: it is closed.
-
-        """
-        self._driver.check_caller()
-        users: list[str] = self._driver.section.run(self._peer.revoke, who)
-        self._driver.wake()
-        return users
-
-    def __repr__(self) -> str:
-        return shown(self, lambda: self.endpoint, lambda: self._peer.unusable is not None)
 
 
 def check_count(count: int, timeout: float | None) -> float | None:

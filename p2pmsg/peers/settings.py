@@ -15,6 +15,7 @@ from p2pmsg.topics import check_topic
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from p2pmsg.queue.config import PusherConfig
     from recovery import CursorConfig
     from recovery.log import LogConfig
 
@@ -22,7 +23,7 @@ Commit = Literal["explicit", "message"]
 TOPICS_BYTES_MAX: Final = 60_000
 """All topics of a subscriber go to the publisher in one request, which has 64 KiB at most."""
 _FOREVER_S: Final = 1e9
-C = TypeVar("C", PublisherConfig, SubscriberConfig)
+C = TypeVar("C", PublisherConfig, SubscriberConfig, "PusherConfig")
 
 
 def laid_over(config: C, **given: Any) -> C:

@@ -6,50 +6,22 @@ import transports
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.stats import MulticastLineStats, MulticastStats, PublisherStats, RequesterStats
-from recovery import StallGuard
 
 
-def publisher_stats(
-    core: PublisherCore,
-    guard: StallGuard,
-    sender: transports.DataSender,
-    server: transports.RecoveryServer,
-    undelivered: int,
-    group: Any = None,
-) -> PublisherStats:
-    """Return the counters; `group` is the sender where that is one to a multicast."""
-    requests = core.requests
-    repaired = dict(requests.messages_repaired)
+def publisher_stats(core: PublisherCore, group: Any, counts: dict[str, Any]) -> PublisherStats:
+    """Return the counters; `group` is the sender where that is one to a multicast.
+
+    `counts` are those that relays have, too.
+    """
     if group is not None:
-        repaired["buffer"] += group.multicast.messages_repaired
+        counts["repaired"]["buffer"] += group.multicast.messages_repaired
     return PublisherStats(
-        name=core.name,
-        session=core.session,
-        endpoint=sender.endpoint,
-        recovery_endpoint=server.endpoint,
-        published=core.published,
-        pending=core.pending,
-        unsent_frames=len(core.outbox),
-        subscribers=core.joined,
-        streams=core.heads(),
-        replay_bytes=core.replay.bytes_held,
+        session=core.session, published=core.published, pending=core.pending,
+        unsent_frames=len(core.outbox), streams=core.heads(),
         messages_evicted=core.replay.messages_evicted,
-        messages_repaired=sum(repaired.values()),
-        repaired=repaired,
-        log=None if core.log is None else core.log.stats(),
-        requesters=requester_stats(requests),
-        frames_shed=guard.frames_shed,
-        stalls=guard.stalls,
-        stalled=guard.stalled_ns / 1e9,
-        frames_invalid=dict(requests.invalid),
-        undelivered=undelivered,
-        subscribers_forgotten=requests.known.forgotten_names(),
-        control_dropped=core.control.dropped + requests.replies_dropped,
-        heads_throttled=requests.heads.throttled,
-        **connection_counts(sender, server),
-        multicast=None if group is None else _multicast_stats(group),
-        requests_denied=requests.denied,
-    )
+        messages_repaired=sum(counts["repaired"].values()),
+        multicast=None if group is None else _multicast_stats(group), **counts,
+    )  # fmt: skip
 
 
 def requester_stats(requests: RequestHandler) -> list[RequesterStats]:

@@ -5,20 +5,21 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple
 
 import transports
 from p2pmsg import control, wire
-from p2pmsg.checks import checked, shown
+from p2pmsg.checks import checked, whole
 from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
 from p2pmsg.driver.lifecycle import INHERITED, check_process
-from p2pmsg.driver.peer import Peer
+from p2pmsg.driver.peer import CLOSED, Peer
 from p2pmsg.driver.verbs import Blocking, LateError, Verb, Wait
-from p2pmsg.errors import ClosedError, ConfigError, SessionEnd, SessionEndedError
+from p2pmsg.errors import ConfigError, SessionEnd, SessionEndedError
 from p2pmsg.message import Message, MessageBatch, T_co
+from p2pmsg.peers.base import FaceBase
 from p2pmsg.peers.callbacks import check_callbacks, report_by, report_of
 from p2pmsg.peers.lines import open_lines
-from p2pmsg.peers.network import MACHINE, Network, here
+from p2pmsg.peers.network import Network
 from p2pmsg.peers.reading import Reading, TakenBatch
 from p2pmsg.peers.settings import (
     Commit,
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from recovery import CursorConfig
 
 _MS: Final = 1_000_000
+BATCH_MAX: Final = 65_536
+"""As many messages as a batch has by default."""
 MANY: Final = 2**32
 """As many messages as are there, for who gets them one by one."""
 _TURN_NS: Final = _MS
@@ -86,17 +89,16 @@ class SubscriberPeer(Peer):
     """A subscriber's core with its sockets and its cursor.
 
     Attributes:
-        places: where it connects to.
         core: the engine.
         reading: the messages that were taken from it, and not handed out yet, or a report.
-        closed: whether it is closed, or about to be.
         each: whether a message is committed when the next one is asked for.
 
     """
 
-    thread_name: ClassVar[str] = "p2pmsg-subscriber"
+    kind = "subscriber"
+    thread_name = "p2pmsg-subscriber"
 
-    def __init__(self, settings: Settings, network: Network = MACHINE) -> None:
+    def __init__(self, settings: Settings, network: Network) -> None:
         check_process()
         self.places = ", ".join(map(str, settings.places))
         self.name = f"the subscriber of {self.places}"
@@ -104,7 +106,6 @@ class SubscriberPeer(Peer):
         self._policy, self._on_end, self._types = settings[3:6]
         self.reading = Reading()
         self._taken_batch: TakenBatch | None = None
-        self.closed, self._why = False, "it is closed"
         self._is_over = False
         self._rests_until_ns = 0
         self._is_wanted = self._has_more = False
@@ -193,7 +194,7 @@ class SubscriberPeer(Peer):
 
     def resync(self) -> None:
         """Put back what was taken and did not arrive; ask again for what is missing."""
-        if not self.closed and self.core.ready.take_back(self.reading.taken):
+        if not self.closed_why and self.core.ready.take_back(self.reading.taken):
             self.reading.clear()
             if self._taken_batch is not None:
                 self._taken_batch.clear()
@@ -202,7 +203,7 @@ class SubscriberPeer(Peer):
     @property
     def is_inherited(self) -> bool:
         """Whether it is the copy of a forked child."""
-        return self._why == INHERITED
+        return self.closed_why == INHERITED
 
     def upkeep(self) -> Verb[None] | None:
         """Return the cursor's: who joins is recorded, and commits that are due are written."""
@@ -210,7 +211,7 @@ class SubscriberPeer(Peer):
 
     def shut(self) -> None:
         """Close the sockets."""
-        self.closed = self._is_over = True
+        self.closed_why, self._is_over = self.closed_why or CLOSED, True
         self.reading.end()
         if self._commits is not None:
             self._commits.shut()
@@ -218,7 +219,7 @@ class SubscriberPeer(Peer):
 
     def abandon(self) -> None:
         """In a forked child: the sockets and the file are the parent's."""
-        self.closed, self._why = True, INHERITED
+        super().abandon()
         self.reading.abandon()
         if self._commits is not None:
             self._commits.abandon()
@@ -232,7 +233,7 @@ class SubscriberPeer(Peer):
         """
         while True:
             is_ready = yield Wait(self._is_ready, deadline_ns)
-            if not is_ready and not self.closed:
+            if not is_ready and not self.closed_why:
                 raise LateError(f"no message within {timeout} s")
             if self.take_now(count_max):
                 return
@@ -250,10 +251,10 @@ class SubscriberPeer(Peer):
 
     def close(self, *, in_hand: bool) -> Verb[None]:
         """Close the cursor; another call waits until that is done."""
-        if self.closed:
+        if self.closed_why:
             yield Wait(lambda: self._is_over)
             return
-        self.closed = True
+        self.closed_why = CLOSED
         try:
             if self._commits is not None:
                 yield from self._commits.close(in_hand=in_hand)
@@ -269,8 +270,8 @@ class SubscriberPeer(Peer):
         With `reading` it is that where messages will be, unless some are there already. Where
         nothing is, a refused connection is raised, once for each refusal.
         """
-        if self.closed:
-            raise ClosedError("the subscriber", self._why)
+        if self.closed_why:
+            self.check_open()
         if not self._hands_out():
             return False
         if self.reading.left or self.reading.is_reporting:
@@ -293,7 +294,7 @@ class SubscriberPeer(Peer):
     def take_batch(self, count_max: int, taken: TakenBatch) -> None:
         """Move what is there, at most `count_max`, to `taken`, where there is no report."""
         reading = self.reading
-        if reading.left and not self.closed:
+        if reading.left and not self.closed_why:
             taken.take(reading)
             if len(taken.rest) > count_max:
                 self.put_back(taken)
@@ -315,7 +316,7 @@ class SubscriberPeer(Peer):
 
     def close_now(self) -> None:
         """Close the cursor, and wait for the disk."""
-        if not self.closed:
+        if not self.closed_why:
             _run_at_once(self.close(in_hand=False))
 
     def commit_at_once(self) -> None:
@@ -362,7 +363,7 @@ class SubscriberPeer(Peer):
         core, commits = self.core, self._commits
         self._is_wanted = True
         self._rests_until_ns = 0
-        if self.closed:
+        if self.closed_why:
             return True
         if not self._hands_out():
             return False
@@ -486,12 +487,11 @@ def _run_at_once(verb: Verb[None]) -> None:
             request.call()
 
 
-class SubscriberBase(Generic[T_co]):
+class SubscriberBase(FaceBase, Generic[T_co]):
     """What both faces of a subscriber have in common: the arguments, and all that never waits."""
 
-    _driver: Any
-    _open: Any
     _peer: SubscriberPeer
+    _report: Callable[[], object]
     _is_drained: Callable[[Session], bool] | None = None
     """Whether all of a session that closes was processed, so that its publisher may go. None: it
     was received."""
@@ -529,8 +529,7 @@ class SubscriberBase(Generic[T_co]):
                 repair_timeout=repair_timeout,
             ), cursor_config(cursor, *how), how, security, self._is_drained,
         )  # fmt: skip
-        self._network = here()
-        self._open(partial(SubscriberPeer, settings, self._network))
+        self._begin(SubscriberPeer, settings)
 
     def _may_await(self) -> bool:
         """Whether what a callable returns is awaited."""
@@ -543,6 +542,44 @@ class SubscriberBase(Generic[T_co]):
     def _deadline(self, timeout: float) -> int:
         """Return when `timeout` seconds will have passed; `ConfigError` for no number."""
         return self._peer.now_ns() + seconds_ns(timeout)
+
+    def receive_nowait(self) -> Message[T_co] | None:
+        """Return the next message, or None where there is none yet; it never waits.
+
+        Raises:
+            Others: as `receive`, without the TimeoutError.
+
+        """
+        self._driver.check_caller()
+        if self._each:
+            self._driver.section.run(self._peer.commit_at_once)
+        while True:
+            for message in self._reading.messages:
+                return message
+            if not self._take_now():
+                return None
+            self._report()
+
+    def receive_many_nowait(self, count_max: int = BATCH_MAX) -> MessageBatch[T_co] | None:
+        """Return the messages of one stream that are there, or None; it never waits.
+
+        Args:
+            count_max: how many at most. Default 65,536.
+
+        Raises:
+            ConfigError: `count_max` is not an int of at least 1.
+            Others: as `receive_nowait`.
+
+        """
+        check_count(count_max)
+        self._driver.check_caller()
+        if self._each:
+            self._driver.section.run(self._peer.commit_at_once)
+        while True:
+            batch = self._take_batch(count_max)
+            if batch is not None or not self._take_now(count_max):
+                return batch
+            self._report()
 
     def _take_now(self, count_max: int = MANY) -> bool:
         """Have messages there to be read, or a report, if there are any, without a wait."""
@@ -567,14 +604,14 @@ class SubscriberBase(Generic[T_co]):
         0 is false: `if not subscriber.connected`. One that vanishes without closing counts until it
         was silent for `SubscriberConfig.publisher_timeout`. `stats().lines` says which they are.
         """
-        found: int = self._driver.section.read(self._peer.connected)
-        return found
-
-    def __repr__(self) -> str:
-        peer = self.__dict__.get("_peer")
-        return shown(self, lambda: peer.places, lambda: peer.closed)  # type: ignore[union-attr]
+        return self._read(self._peer.connected)
 
     def stats(self) -> "SubscriberStats":
         """Return the ledger and the counters as they are now; also after `close`."""
-        found: SubscriberStats = self._driver.section.read(self._peer.stats)
-        return found
+        return self._read(self._peer.stats)
+
+
+def check_count(count_max: int) -> None:
+    """Raise `ConfigError` where it is no int of at least 1."""
+    if type(count_max) is not int or count_max < 1:
+        whole("count_max", count_max, 1)

@@ -7,7 +7,7 @@ A handler returns `LEFT` to leave a request unanswered, so that another responde
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from p2pmsg.requests.answers import Answers
+from p2pmsg.requests.answers import Answer
 
 if TYPE_CHECKING:
     from p2pmsg.peers.handling import is_wanted
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from p2pmsg.peers.threads.responder import Responder
     from p2pmsg.requests.responder_engine import EXPIRED, LEFT
 
-__all__ = ["EXPIRED", "LEFT", "Answers", "Requester", "Responder", "is_wanted"]
+__all__ = ["EXPIRED", "LEFT", "Answer", "Requester", "Responder", "is_wanted"]
 
 _HOMES = {
     "EXPIRED": "p2pmsg.requests.responder_engine",

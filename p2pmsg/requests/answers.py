@@ -1,6 +1,6 @@
 """What `request_all` gives back."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from p2pmsg.errors import RequestError, SecurityError
@@ -22,15 +22,3 @@ class Answer:
     def is_missing(self) -> bool:
         """Whether no answer came in time."""
         return isinstance(self.error, TimeoutError)
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """What came by the deadline."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    """By endpoint: what was answered."""
-    errors: dict[str, RequestError | SecurityError] = field(default_factory=dict)
-    """By endpoint: who could not answer, refused the connection or gave no right to it, and why."""
-    missing: tuple[str, ...] = ()
-    """Endpoints that did not answer in time."""

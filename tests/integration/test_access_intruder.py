@@ -133,5 +133,5 @@ def test_an_intruder_reaches_no_handler_and_reads_no_kept_answer(peers, server, 
             assert statuses() == {0, 3}
             assert asked == [1]
             assert not any(SECRET.encode() in data for data in intruder.received)
-            assert responder.denied >= 30
+            assert responder.stats().denied >= 30
             assert ann.request("price", 2, timeout=TIMEOUT) == SECRET

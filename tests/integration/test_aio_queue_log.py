@@ -6,7 +6,6 @@ import threading
 import pytest
 
 import p2pmsg
-from p2pmsg.errors import ClosedError
 from p2pmsg.peers.loop.pusher import Pusher
 from p2pmsg.queue import QueueLogConfig
 from p2pmsg.queue.journal.file import read_log
@@ -17,28 +16,14 @@ from tests.integration.peers import LOOPBACK
 from tests.queues import segments, small_segments
 
 
-def test_it_is_used_only_when_it_is_open(tmp_path):
+def test_who_opens_what_another_one_has_is_refused(tmp_path):
     async def main():
-        pusher = Pusher(LOOPBACK, log=tmp_path)
-        for use in (pusher.stats, pusher.dead_letters, lambda: pusher.push(1)):
-            with pytest.raises(ClosedError, match="not open yet"):
-                use()
-        with pytest.raises(ClosedError, match="not open yet"):
-            await pusher.drain()
-        both = await asyncio.gather(pusher.open(), pusher.open())
-        assert both == [pusher, pusher]
-        assert not pusher.endpoint.endswith(":0")
-        async with Pusher(LOOPBACK) as other:
+        async with await Pusher.open(LOOPBACK, log=tmp_path) as pusher:
             with pytest.raises(p2pmsg.BindError):
-                Pusher(other.endpoint)
-        with pytest.raises(p2pmsg.errors.LogInUseError):
-            await Pusher(LOOPBACK, log=tmp_path).open()
-        await pusher.close()
-        await Pusher(LOOPBACK, log=tmp_path).close()
-        closed = Pusher(LOOPBACK, log=tmp_path)
-        await closed.close()
-        with pytest.raises(ClosedError):
-            await closed.open()
+                Pusher(pusher.endpoint)
+            with pytest.raises(p2pmsg.errors.LogInUseError):
+                await Pusher.open(LOOPBACK, log=tmp_path)
+        await (await Pusher.open(LOOPBACK, log=tmp_path)).close()
 
     run(main)
 

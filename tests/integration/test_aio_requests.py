@@ -60,8 +60,8 @@ def test_an_answer_comes_back(loop, kind, tmp_path):
             assert await asks.request("partial", 3, timeout=60) == 9
             assert await asks.request("object", 3, timeout=60) == 6
             assert await asks.request("same", timeout=60) is None
-            assert responder.answered == 44
-            assert (asks.retries, asks.strays) == (0, 0)
+            assert responder.stats().answered == 44
+            assert (asks.stats().retries, asks.stats().strays) == (0, 0)
 
     run(main, loop, debug=True)
 
@@ -100,9 +100,9 @@ def test_work_is_bounded_and_more_is_refused_and_asked_again():
                     *(asks.request("count", n, timeout=60, attempts_max=600) for n in range(20))
                 )
                 assert answers == list(range(20))
-                assert asks.retries >= 1
+                assert asks.stats().retries >= 1
             assert most == 3
-            assert responder.refused >= 1
+            assert responder.stats().refused >= 1
 
     run(main)
 
@@ -160,9 +160,9 @@ def test_a_cancellation_at_every_step_disturbs_no_other(topic):
                     strikes += strike.struck
                 assert strikes >= 2  # it takes few steps
                 assert await asks.request("same", 1, timeout=60) == 1
-                assert responder.answered >= 31
-                assert asks.strays <= strikes
-                assert asks.retries == 0
+                assert responder.stats().answered >= 31
+                assert asks.stats().strays <= strikes
+                assert asks.stats().retries == 0
 
     run(main)
 

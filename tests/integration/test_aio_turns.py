@@ -59,7 +59,6 @@ def test_in_trio(memory_path):
             requester = run(aio.Requester(responder.endpoint))
             log = QueueLogConfig(directory=memory_path, fsync="always")
             pusher = run(aio.Pusher(LOOPBACK, log=log))
-            await outcome(pusher, pusher.open())
             puller = run(aio.Puller(pusher.endpoint))
             publisher = run(aio.Publisher(LOOPBACK))
             relay = run(aio.Relay(publisher.endpoint, LOOPBACK))

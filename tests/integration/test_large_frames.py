@@ -129,7 +129,7 @@ def test_an_answer_on_its_way_is_not_sent_again(opened, responding):
     requester = opened.enter_context(p2pmsg.Requester(responding.endpoint))
     for _ in range(2):
         assert len(requester.request("big", SIZE, timeout=4.5)) == SIZE
-    assert requester.retries
+    assert requester.stats().retries
     assert responding.bytes_down < 2.2 * SIZE
 
 
@@ -138,7 +138,7 @@ def test_a_request_on_its_way_is_not_sent_again(opened, responding):
     requester = opened.enter_context(p2pmsg.Requester(responding.endpoint))
     for _ in range(2):
         assert requester.request("size", bytes(LARGE), timeout=5.0) == LARGE
-    assert requester.retries
+    assert requester.stats().retries
     assert responding.bytes_up < 2.2 * LARGE
 
 

@@ -109,14 +109,14 @@ def test_a_retry_does_not_do_the_work_twice(make_responder, make_requester, thre
 
     def work(n):
         calls.append(n)
-        eventually(lambda: requester.retries)
+        eventually(lambda: requester.stats().retries)
         return n
 
     responder = make_responder({"work": work}, threads=threads)
     requester = make_requester(responder.endpoint)
 
     assert requester.request("work", 1, timeout=60, attempts_max=600) == 1
-    assert requester.retries >= 1
+    assert requester.stats().retries >= 1
     assert calls == [1]
 
 
@@ -128,10 +128,10 @@ def test_a_request_is_retried_at_another_responder(make_responder, make_requeste
     requester = make_requester(hanging.endpoint, good.endpoint)
 
     assert requester.request("who", timeout=60, attempts_max=300) == "good"
-    retries = requester.retries
+    retries = requester.stats().retries
     assert retries >= 1
     assert requester.request("who", timeout=60) == "good"
-    assert requester.retries == retries  # who answered is asked first
+    assert requester.stats().retries == retries  # who answered is asked first
 
 
 def test_an_answer_survives_a_cut_connection(make_responder, opened):
@@ -163,15 +163,18 @@ def test_scatter_and_gather(make_responder, make_requester, opened):
     requester = make_requester(fast.endpoint, slow.endpoint, broken.endpoint)
 
     def ask():
-        answers = requester.request_all("price", 5, deadline=0.2)
-        return len(answers.missing) == 1 and answers
+        answers = {one.endpoint: one for one in requester.request_all("price", 5, deadline=0.2)}
+        return sum(one.is_missing for one in answers.values()) == 1 and answers
 
     answers = eventually(ask)
-    assert answers.values == {fast.endpoint: 1}
-    assert list(answers.errors) == [broken.endpoint]
-    assert answers.missing == (slow.endpoint,)
+    assert [*answers].index(slow.endpoint) == 2
+    assert answers[fast.endpoint].value == 1
+    assert isinstance(answers[broken.endpoint].error, p2pmsg.errors.RemoteError)
+    assert answers[slow.endpoint].is_missing
     released.set()
-    assert len(requester.request_all("price", 5, deadline=60).values) == 2
+    answers = [*requester.request_all("price", 5, deadline=60)]
+    assert [one.endpoint for one in answers if one.error is not None] == [broken.endpoint]
+    assert len(answers) == 3
 
 
 def test_several_threads_ask_at_once(make_responder, make_requester):
@@ -216,7 +219,7 @@ def test_garbage_is_counted(make_responder, opened):
             stranger.send(garbage)
         with p2pmsg.Requester(responder.endpoint) as requester:
             assert requester.request("same", 1) == 1
-        eventually(lambda: sum(responder.invalid.values()) == 4)
+        eventually(lambda: sum(responder.stats().frames_invalid.values()) == 4)
         stranger.close(linger=0)
 
 
@@ -279,7 +282,7 @@ def test_a_connection_that_zeromq_gave_up_is_made_again(opened, make_requester, 
         asks.request("t", timeout=1.0, attempts_max=1)
     for _ in range(3):
         assert asks.request("t", timeout=60, attempts_max=60) == 7
-    assert asks.reconnects == 1
+    assert asks.stats().reconnects == 1
     assert caplog.text.count("the connection is made again, since ZeroMQ gave it up") == 1
 
 
@@ -296,7 +299,7 @@ def test_requests_that_are_over_keep_no_place_in_a_queue(tmp_path, make_requeste
 
     asking = threading.Thread(target=ask)
     asking.start()
-    eventually(lambda: asks.reconnects == 1)
+    eventually(lambda: asks.stats().reconnects == 1)
     with p2pmsg.Responder(at, {"same": lambda value: value}):
         asking.join(60)
     assert found == [7]
@@ -315,8 +318,8 @@ def test_who_asks_and_never_reads_fills_no_memory(make_responder, make_requester
         silent.connect(responder.endpoint)
         for number in range(100):
             silent.send(frames.request_frame(b"t", 1, number, 1000, b"\xc0"))
-        eventually(lambda: responder.answered + responder.unsent == 100)
-        assert responder.unsent > 40
+        eventually(lambda: responder.stats().answered + responder.stats().unsent == 100)
+        assert responder.stats().unsent > 40
         assert make_requester(responder.endpoint).request("t", 1, timeout=60) == answer
     finally:
         silent.close()
@@ -384,7 +387,7 @@ def test_a_forked_child_does_not_get_its_parents_answers(tmp_path, opened):
     why = "it belongs to the parent process; open another one in this process"
     refused = f"the requester cannot be used: {why}"
     assert sorted(said) == sorted(["True", refused, "True", "0"])
-    assert responder.cached == 0
+    assert responder.stats().cached == 0
 
 
 @pytest.mark.parametrize("attempts_max", [1, 120])
@@ -460,7 +463,7 @@ def test_a_typed_responder_answers_what_does_not_fit_with_its_path(
     assert requester.request("total", ORDER, timeout=60) == 3.5
     with pytest.raises(p2pmsg.errors.RemoteError, match=WHERE):
         requester.request("total", BAD_ORDER, timeout=60)
-    assert (responder.invalid_values, responder.raised) == (1, 1)
+    assert (responder.stats().values_invalid, responder.stats().raised) == (1, 1)
     assert requester.request("total", ORDER, timeout=60) == 3.5
 
 

@@ -124,7 +124,7 @@ def asks(endpoint):
     with p2pmsg.Requester(endpoint) as requester:
         with pytest.raises(TimeoutError) as raised:
             requester.request("t", timeout=WAIT_S, attempts_max=1)
-        assert [*requester.unanswered()] == [endpoint]
+        assert [*requester.stats().unanswered] == [endpoint]
         return str(raised.value)
 
 

@@ -1,9 +1,5 @@
 """The pusher for asyncio."""
 
-# loop only
-from typing import Self
-
-# both
 from p2pmsg.checks import time_to_wait
 from p2pmsg.driver.faces import LoopFace
 from p2pmsg.peers.pushing import PusherBase
@@ -24,9 +20,9 @@ class Pusher(PusherBase, LoopFace):
     goes to another. `push` may be called from several threads, and waits for space there.
 
     In an event loop there is no thread, and `push` never waits. What takes time is done by a thread
-    of the loop's executor: opening a log, and forcing it to the disk. So with a log it is opened as
-    its block is entered, or by `open`, and not when it is made. With `fsync="always"`, what was
-    pushed is on the disk when the next `drain` returns, and no worker gets it before.
+    of the loop's executor: forcing a log to the disk, and opening it where it is made by
+    `await Pusher.open(…)`. With `fsync="always"`, what was pushed is on the disk when the next
+    `drain` returns, and no worker gets it before.
 
     In a loop of another kind (trio's, one of your own) wait until one of `wait_fds()` is readable
     or `next_deadline` has come, and call `turn()`. What is to be awaited is begun with `begin`, as
@@ -58,32 +54,13 @@ class Pusher(PusherBase, LoopFace):
 
     Raises:
         ConfigError: a setting is out of its limits, or the endpoint is none.
-        BindError: the endpoint could not be bound; raised by `open` where that opens it.
-        LogInUseError, LogFormatError, LogFailedError: the log cannot be used; raised by `open`.
+        BindError: the endpoint could not be bound.
+        LogInUseError, LogFormatError, LogFailedError: the log cannot be used.
 
     """
 
     _patience_s = None
 
-    # loop only
-    async def open(self) -> Self:  # type: ignore[override]  # of one that was made
-        """Open the log and bind the endpoint, where that is still to be done.
-
-        Raises:
-            BindError: the endpoint could not be bound.
-            LogInUseError, LogFormatError, LogFailedError: the log cannot be used.
-            ClosedError: the pusher is closed.
-
-        """
-        await self._driver.run(self._peer.open())
-        self._on_open()
-        self._driver.wake()
-        return self
-
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    # both
     async def drain(self, timeout: float | None = None) -> None:
         """Wait until there is space for a job, and what was pushed is as safe as the log makes it.
 

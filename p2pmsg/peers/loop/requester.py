@@ -1,41 +1,15 @@
 """The requester for asyncio."""
 
 import builtins
+from collections.abc import AsyncIterator
+from typing import Any
 
-# loop only
-from collections.abc import AsyncIterator, Sequence
-
-# threads only
-# from collections.abc import Sequence
-# both
-from typing import TYPE_CHECKING, Any
-
-import transports
-from p2pmsg.checks import BUSY_WAIT, checked, time_to_wait
+from p2pmsg.checks import time_to_wait
 from p2pmsg.driver.faces import LoopFace
 from p2pmsg.message import T
-from p2pmsg.peers.requester import (
-    RequesterBase,
-    check_request,
-    check_time,
-    check_type,
-)
-
-# threads only
-# from p2pmsg.requests.answers import Answers
-# loop only
+from p2pmsg.peers.requester import RequesterBase, check_request, check_time, check_type
 from p2pmsg.requests.answers import Answer
-
-# both
-from p2pmsg.requests.frames import MESSAGE_BYTES
-
-# loop only
 from p2pmsg.requests.requester_engine import Gathering
-
-# both
-
-if TYPE_CHECKING:
-    from p2pmsg.security.settings import Security
 
 
 class Requester(RequesterBase, LoopFace):
@@ -47,7 +21,7 @@ class Requester(RequesterBase, LoopFace):
             price = await requester.request("price", "ACME", timeout=1.0)
 
     All of them share one connection to each responder. A request that is cancelled, or interrupted,
-    disturbs no other; its answer, when it comes, is dropped and counted in `strays`.
+    disturbs no other; its answer, when it comes, is dropped and counted in `stats().strays`.
 
     In a loop of another kind (trio's, one of your own) wait until one of `wait_fds()` is readable
     or `next_deadline` has come, and call `turn()`. What is to be awaited is begun with `begin`, as
@@ -72,18 +46,6 @@ class Requester(RequesterBase, LoopFace):
         AuthenticationError: no key is pinned for an endpoint, or another one is.
 
     """
-
-    @checked(busy_wait=BUSY_WAIT, message_bytes_max=MESSAGE_BYTES, pending_max=1)
-    def __init__(
-        self,
-        endpoints: str | Sequence[str],
-        *,
-        message_bytes_max: int = 1024 * 1024,
-        busy_wait: float = transports.BUSY_WAIT_US / 1e6,
-        pending_max: int = 10_000,
-        security: "Security | None" = None,
-    ) -> None:
-        self._configure(endpoints, message_bytes_max, busy_wait, pending_max, security)
 
     async def request(
         self,
@@ -130,7 +92,6 @@ class Requester(RequesterBase, LoopFace):
         answer: T = await self._driver.run(asking)
         return answer
 
-    # loop only
     def request_all(
         self, topic: str, value: Any = None, *, deadline: float = 1.0
     ) -> AsyncIterator[Answer]:
@@ -161,26 +122,6 @@ class Requester(RequesterBase, LoopFace):
         while (answer := await self._driver.run(self._peer.next_answer(gathering))) is not None:
             yield answer
 
-    # threads only
-    # def request_all(self, topic: str, value: Any = None, *, deadline: float = 1.0) -> Answers:
-    #     """Ask all responders, and return what came by the deadline (scatter and gather).
-    #
-    #     Args:
-    #         topic: what is asked.
-    #         value: any msgpack value. Default None.
-    #         deadline: how long to wait, in seconds. Default 1; it returns when all have answered.
-    #
-    #     Raises:
-    #         MessageError: the request cannot be sent as it is.
-    #         SendQueueFullError: `pending_max` requests wait for an answer.
-    #         ClosedError: the requester is closed, or was meanwhile.
-    #
-    #     """
-    #     check_time("deadline", deadline)
-    #     answers: Answers = self._driver.run(self._peer.request_all(topic, value, deadline))
-    #     return answers
-    #
-    # both
     async def close(self, timeout: float = 0.0) -> None:
         """Close; a request that waits, in another task or thread, raises `ClosedError`.
 

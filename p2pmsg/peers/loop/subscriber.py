@@ -8,7 +8,6 @@ import inspect
 from collections.abc import AsyncIterator
 from typing import Any, Self
 
-from p2pmsg.checks import whole
 from p2pmsg.driver.faces import LoopFace
 from p2pmsg.message import Message, MessageBatch, T_co
 
@@ -18,9 +17,7 @@ from p2pmsg.peers.reading import AsyncEach, AsyncMessages
 # threads only
 # from p2pmsg.peers.reading import Each, iterate, waiter
 # both
-from p2pmsg.peers.subscriber import MANY, SubscriberBase
-
-_BATCH_MAX = 65_536
+from p2pmsg.peers.subscriber import BATCH_MAX, MANY, SubscriberBase, check_count
 
 
 class Subscriber(SubscriberBase[T_co], LoopFace):
@@ -132,11 +129,11 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
         self._driver.check_caller()
         return AsyncEach(self.receive) if self._each else AsyncMessages(self)
         # threads only
-        # self._is_open = not self._peer.closed or self._peer.is_inherited
+        # self._is_open = not self._closed or self._peer.is_inherited
         # return Each(self.receive) if self._each else iterate(self)
         # both
 
-    def batches(self, count_max: int = _BATCH_MAX) -> AsyncIterator[MessageBatch[T_co]]:
+    def batches(self, count_max: int = BATCH_MAX) -> AsyncIterator[MessageBatch[T_co]]:
         """Iterate over batches, each as of `receive_many`; it ends as iterating over messages does.
 
         Args:
@@ -146,7 +143,7 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
             ConfigError: `count_max` is not an int of at least 1.
 
         """
-        _check_count(count_max)
+        check_count(count_max)
         # loop only
         self._driver.check_caller()
         return AsyncEach(lambda: self.receive_many(count_max))
@@ -185,7 +182,7 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
             await self._advance(timeout, deadline_ns)
 
     async def receive_many(
-        self, count_max: int = _BATCH_MAX, timeout: float | None = None
+        self, count_max: int = BATCH_MAX, timeout: float | None = None
     ) -> MessageBatch[T_co]:
         """Return the next messages of one stream, as many as are there.
 
@@ -198,7 +195,7 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
             Others: as `receive`.
 
         """
-        _check_count(count_max)
+        check_count(count_max)
         deadline_ns = None if timeout is None else self._deadline(timeout)
         # loop only
         self._driver.check_caller()
@@ -212,46 +209,6 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
             if batch is not None:
                 return batch
             await self._advance(timeout, deadline_ns, count_max)
-
-    def receive_nowait(self) -> Message[T_co] | None:
-        """Return the next message, or None where there is none yet; it never waits.
-
-        Raises:
-            Others: as `receive`, without the TimeoutError.
-
-        """
-        # loop only
-        self._driver.check_caller()
-        # both
-        self._commit_at_once()
-        while True:
-            for message in self._reading.messages:
-                return message
-            if not self._take_now():
-                return None
-            self._report()
-
-    def receive_many_nowait(self, count_max: int = _BATCH_MAX) -> MessageBatch[T_co] | None:
-        """Return the messages of one stream that are there, or None; it never waits.
-
-        Args:
-            count_max: how many at most. Default 65,536.
-
-        Raises:
-            ConfigError: `count_max` is not an int of at least 1.
-            Others: as `receive_nowait`.
-
-        """
-        _check_count(count_max)
-        # loop only
-        self._driver.check_caller()
-        # both
-        self._commit_at_once()
-        while True:
-            batch = self._take_batch(count_max)
-            if batch is not None or not self._take_now(count_max):
-                return batch
-            self._report()
 
     async def commit(self, message: Message | MessageBatch | None = None) -> None:
         """Note durably that messages are processed, so that they do not come after a restart.
@@ -349,11 +306,3 @@ class Subscriber(SubscriberBase[T_co], LoopFace):
     #         report()
     #
     # both
-    def _commit_at_once(self) -> None:
-        if self._each:
-            self._driver.section.run(self._peer.commit_at_once)
-
-
-def _check_count(count_max: int) -> None:
-    if type(count_max) is not int or count_max < 1:
-        whole("count_max", count_max, 1)

@@ -2,24 +2,15 @@
 """The requester for threads."""
 
 import builtins
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-import transports
-from p2pmsg.checks import BUSY_WAIT, checked, time_to_wait
+from p2pmsg.checks import time_to_wait
 from p2pmsg.driver.faces import ThreadFace
 from p2pmsg.message import T
-from p2pmsg.peers.requester import (
-    RequesterBase,
-    check_request,
-    check_time,
-    check_type,
-)
-from p2pmsg.requests.answers import Answers
-from p2pmsg.requests.frames import MESSAGE_BYTES
-
-if TYPE_CHECKING:
-    from p2pmsg.security.settings import Security
+from p2pmsg.peers.requester import RequesterBase, check_request, check_time, check_type
+from p2pmsg.requests.answers import Answer
+from p2pmsg.requests.requester_engine import Gathering
 
 
 class Requester(RequesterBase, ThreadFace):
@@ -31,7 +22,7 @@ class Requester(RequesterBase, ThreadFace):
             price = requester.request("price", "ACME", timeout=1.0)
 
     All of them share one connection to each responder. A request that is cancelled, or interrupted,
-    disturbs no other; its answer, when it comes, is dropped and counted in `strays`.
+    disturbs no other; its answer, when it comes, is dropped and counted in `stats().strays`.
 
     In a loop of another kind (trio's, one of your own) wait until one of `wait_fds()` is readable
     or `next_deadline` has come, and call `turn()`. What is to be awaited is begun with `begin`, as
@@ -56,18 +47,6 @@ class Requester(RequesterBase, ThreadFace):
         AuthenticationError: no key is pinned for an endpoint, or another one is.
 
     """
-
-    @checked(busy_wait=BUSY_WAIT, message_bytes_max=MESSAGE_BYTES, pending_max=1)
-    def __init__(
-        self,
-        endpoints: str | Sequence[str],
-        *,
-        message_bytes_max: int = 1024 * 1024,
-        busy_wait: float = transports.BUSY_WAIT_US / 1e6,
-        pending_max: int = 10_000,
-        security: "Security | None" = None,
-    ) -> None:
-        self._configure(endpoints, message_bytes_max, busy_wait, pending_max, security)
 
     def request(
         self,
@@ -114,23 +93,35 @@ class Requester(RequesterBase, ThreadFace):
         answer: T = self._driver.run(asking)
         return answer
 
-    def request_all(self, topic: str, value: Any = None, *, deadline: float = 1.0) -> Answers:
-        """Ask all responders, and return what came by the deadline (scatter and gather).
+    def request_all(
+        self, topic: str, value: Any = None, *, deadline: float = 1.0
+    ) -> Iterator[Answer]:
+        """Ask all responders; iterate over what they answer, as it comes (scatter and gather).
+
+        It ends when all have answered, or at the deadline: those that did not answer by then come
+        last, each with a `TimeoutError`. It is asked when this is called.
 
         Args:
             topic: what is asked.
             value: any msgpack value. Default None.
-            deadline: how long to wait, in seconds. Default 1; it returns when all have answered.
+            deadline: how long to wait, in seconds. Default 1.
 
         Raises:
             MessageError: the request cannot be sent as it is.
             SendQueueFullError: `pending_max` requests wait for an answer.
-            ClosedError: the requester is closed, or was meanwhile.
+            ClosedError: the requester is closed, perhaps while this waited.
+            RuntimeError: it was made in another event loop.
 
         """
         check_time("deadline", deadline)
-        answers: Answers = self._driver.run(self._peer.request_all(topic, value, deadline))
-        return answers
+        driver = self._driver
+        gathering = driver.section.run(self._peer.begin_all, topic, value, deadline)
+        driver.wake()
+        return self._answers_of(gathering)
+
+    def _answers_of(self, gathering: Gathering) -> Iterator[Answer]:
+        while (answer := self._driver.run(self._peer.next_answer(gathering))) is not None:
+            yield answer
 
     def close(self, timeout: float = 0.0) -> None:
         """Close; a request that waits, in another task or thread, raises `ClosedError`.

@@ -4,13 +4,10 @@
 from collections.abc import Iterator
 from typing import Any, Self
 
-from p2pmsg.checks import whole
 from p2pmsg.driver.faces import ThreadFace
 from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.peers.reading import Each, iterate, waiter
-from p2pmsg.peers.subscriber import MANY, SubscriberBase
-
-_BATCH_MAX = 65_536
+from p2pmsg.peers.subscriber import BATCH_MAX, MANY, SubscriberBase, check_count
 
 
 class Subscriber(SubscriberBase[T_co], ThreadFace):
@@ -108,10 +105,10 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
         With `on_end="stop"` it also ends with a feed's session; then iterate again for the next.
         After an exception (a loss, Ctrl-C, a cancellation) the same iterator goes on where it was.
         """
-        self._is_open = not self._peer.closed or self._peer.is_inherited
+        self._is_open = not self._closed or self._peer.is_inherited
         return Each(self.receive) if self._each else iterate(self)
 
-    def batches(self, count_max: int = _BATCH_MAX) -> Iterator[MessageBatch[T_co]]:
+    def batches(self, count_max: int = BATCH_MAX) -> Iterator[MessageBatch[T_co]]:
         """Iterate over batches, each as of `receive_many`; it ends as iterating over messages does.
 
         Args:
@@ -121,7 +118,7 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
             ConfigError: `count_max` is not an int of at least 1.
 
         """
-        _check_count(count_max)
+        check_count(count_max)
         return Each(lambda: self.receive_many(count_max))
 
     def receive(self, timeout: float | None = None) -> Message[T_co]:
@@ -150,7 +147,7 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
             self._advance(timeout, deadline_ns)
 
     def receive_many(
-        self, count_max: int = _BATCH_MAX, timeout: float | None = None
+        self, count_max: int = BATCH_MAX, timeout: float | None = None
     ) -> MessageBatch[T_co]:
         """Return the next messages of one stream, as many as are there.
 
@@ -163,7 +160,7 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
             Others: as `receive`.
 
         """
-        _check_count(count_max)
+        check_count(count_max)
         deadline_ns = None if timeout is None else self._deadline(timeout)
         if self._each:
             self._driver.run(self._peer.commit_returned())
@@ -172,40 +169,6 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
             if batch is not None:
                 return batch
             self._advance(timeout, deadline_ns, count_max)
-
-    def receive_nowait(self) -> Message[T_co] | None:
-        """Return the next message, or None where there is none yet; it never waits.
-
-        Raises:
-            Others: as `receive`, without the TimeoutError.
-
-        """
-        self._commit_at_once()
-        while True:
-            for message in self._reading.messages:
-                return message
-            if not self._take_now():
-                return None
-            self._report()
-
-    def receive_many_nowait(self, count_max: int = _BATCH_MAX) -> MessageBatch[T_co] | None:
-        """Return the messages of one stream that are there, or None; it never waits.
-
-        Args:
-            count_max: how many at most. Default 65,536.
-
-        Raises:
-            ConfigError: `count_max` is not an int of at least 1.
-            Others: as `receive_nowait`.
-
-        """
-        _check_count(count_max)
-        self._commit_at_once()
-        while True:
-            batch = self._take_batch(count_max)
-            if batch is not None or not self._take_now(count_max):
-                return batch
-            self._report()
 
     def commit(self, message: Message | MessageBatch | None = None) -> None:
         """Note durably that messages are processed, so that they do not come after a restart.
@@ -262,12 +225,3 @@ class Subscriber(SubscriberBase[T_co], ThreadFace):
         """Report what waits for it."""
         for report in self._reading.reports:  # C, as with messages
             report()
-
-    def _commit_at_once(self) -> None:
-        if self._each:
-            self._driver.section.run(self._peer.commit_at_once)
-
-
-def _check_count(count_max: int) -> None:
-    if type(count_max) is not int or count_max < 1:
-        whole("count_max", count_max, 1)
