@@ -273,8 +273,6 @@ class Collector(ClosesItself):
         with ExitStack() as undo:
             undo.callback(self._opened.close)
             self._opened.callback(self._sockets.close)
-            for place in places:
-                self._sockets.listen(place, reuse_port=reuse_port)
             if port is not None:
                 handles = handler(self._make_management(places), self._section)
                 self._management = Server(port.host, port.port, handles)
@@ -288,6 +286,8 @@ class Collector(ClosesItself):
                 given = self._aggregator, self._section, state
                 self._exact = ExactReceiver(endpoints, *given, security)
                 self._opened.callback(self._exact.close)
+            for place in places:  # last: wrong arguments are refused before a port in use
+                self._sockets.listen(place, reuse_port=reuse_port)
             undo.pop_all()
         self._unclosed: list[Any] = [*self._outputs, *filter(None, [self._publisher])]
         self._flushing = Flushing(self._outputs)
