@@ -16,7 +16,6 @@ __all__ = [
     "MulticastLineStats",
     "MulticastStats",
     "PublisherStats",
-    "RequesterStats",
     "ServingStats",
     "Stats",
     "StreamLedger",
@@ -187,7 +186,6 @@ class MulticastStats(Stats):
             lines.
         nacks: NACKs that came by UDP.
         messages_repaired, bytes_repaired: messages and bytes that were sent again by UDP.
-        repairs_throttled: times that the rate limit made a repair wait.
         receivers_waited_for: how many the flow control looks at.
         window_waits: times that it made the publisher wait.
         invalid: datagrams that came in and were dropped, by reason; `token` are those of unknown
@@ -202,7 +200,6 @@ class MulticastStats(Stats):
     nacks: int
     messages_repaired: int
     bytes_repaired: int
-    repairs_throttled: int
     receivers_waited_for: int
     window_waits: int
     invalid: dict[str, int]
@@ -307,25 +304,6 @@ class LogStats(Stats):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequesterStats(Stats):
-    """What one requester of repairs got.
-
-    Attributes:
-        name: of the subscriber, or the connection's id where it gave none.
-        messages, bytes: what was sent again to it.
-        refused: ranges that it was refused.
-        throttled: how often it had to wait for its budget.
-
-    """
-
-    name: str
-    messages: int
-    bytes: int
-    refused: int
-    throttled: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingStats(Stats):
     """What a publisher and a relay count alike.
 
@@ -335,7 +313,6 @@ class ServingStats(Stats):
         replay_bytes: what the replay buffer holds, in bytes.
         repaired: messages sent again, by the source that had them: `buffer`, `log`.
         log: the local log, or None where there is none.
-        requesters: who asked for repairs, a session each.
         frames_shed: frames sent although a slow subscriber's queue had no space; it repairs them.
         stalls: times that a full queue made it wait.
         stalled: how long it waited in all, in seconds.
@@ -371,7 +348,6 @@ class ServingStats(Stats):
     replay_bytes: int
     repaired: dict[str, int]
     log: LogStats | None
-    requesters: list[RequesterStats]
     frames_shed: int
     stalls: int
     stalled: float

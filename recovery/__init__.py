@@ -19,7 +19,7 @@ from recovery.reassembly import Reassembler
 from recovery.receiver import ReceiverConfig, StreamReceiver
 from recovery.reorder import InsertResult, ReorderBuffer
 from recovery.replay_buffer import Kept, PartedFrame, ReplayBuffer
-from recovery.retransmit import RequesterStats, RetransmitScheduler, SentFrames
+from recovery.retransmit import RetransmitScheduler, SentFrames
 from recovery.retry import RetryPolicy
 from recovery.stall import StallGuard
 from recovery.window import FlowWindow
@@ -47,7 +47,6 @@ __all__ = [
     "RecoveryError",
     "ReorderBuffer",
     "ReplayBuffer",
-    "RequesterStats",
     "RetransmitScheduler",
     "RetryPolicy",
     "Rewound",

@@ -1,6 +1,6 @@
 """A token bucket in whole numbers."""
 
-from recovery.checks import NS_PER_S, at_least
+from recovery.checks import NS_PER_S
 
 
 class TokenBucket:
@@ -12,18 +12,13 @@ class TokenBucket:
         rate_per_s: tokens gained a second; at least 1.
         burst: most tokens held; at least 1.
 
-    Raises:
-        ValueError: for a rate or burst below 1.
-
     """
 
     __slots__ = ("_burst", "_level", "_rate", "_updated_ns")
 
     def __init__(self, rate_per_s: int, burst: int) -> None:
-        at_least("rate_per_s", rate_per_s, 1)
-        at_least("burst", burst, 1)
-        self._rate = int(rate_per_s)
-        self._burst = int(burst) * NS_PER_S
+        self._rate = rate_per_s
+        self._burst = burst * NS_PER_S
         self._level = self._burst
         self._updated_ns = -(2**63)
 

@@ -163,12 +163,6 @@ def at_least(field: str, value: float, limit: float) -> None:
         raise ValueError(f"{field} must be finite and at least {limit}, not {value!r}")
 
 
-def above(field: str, value: float, limit: float) -> None:
-    """Raise `ValueError` unless `value` is a finite number and `value > limit`."""
-    if not (_is_number(value, float) and math.isfinite(value) and value > limit):
-        raise ValueError(f"{field} must be finite and above {limit}, not {value!r}")
-
-
 def to_ns(seconds: float) -> int:
     """Seconds as whole nanoseconds, rounded to the nearest; 146 years at most."""
     return round(min(seconds, _FOREVER_S) * NS_PER_S)

@@ -12,15 +12,19 @@ How long to wait for the answer follows from how long answers took (RFC 6298).
 
 from math import exp, log
 from random import Random
+from typing import Final
 
 from recovery.checks import to_ns
 from recovery.retry import RetryPolicy
 
-_RETRY_MAX_S = 1.0
-"""Longest wait for an answer."""
-
-
-FULL_GROUP: int = 1000
+GROUP_SIZE: Final = 10
+"""How many receivers to reckon with until the publisher says, as in Aeron."""
+_RETRY: Final = RetryPolicy(5_000_000, 1_000_000_000, jitter=0.2)
+"""How long an answer is waited for, the first time before one was ever timed."""
+_RETRY_MIN_NS: Final = 2_000_000
+"""At least so long, which outlasts a scheduler's slice: else what is on its way would be asked for.
+"""
+FULL_GROUP: Final = 1000
 """From this size on T is waited in full; a smaller group waits shorter, since fewer would ask at
 the same time, down to nothing for a lone receiver."""
 
@@ -64,11 +68,6 @@ class Feedback:
         rng: source of chance.
         backoff: T, the longest wait of a large group, in seconds. Default 0.01, as in Aeron: ten
             round trips of a local network, in which the first one's repair reaches the others.
-        group_size: how many receivers to reckon with until the publisher says, at least 1. Default
-            10, as in Aeron.
-        retry_interval: wait for an answer before one was ever timed, in seconds. Default 0.005.
-        retry_min: shortest wait for an answer, in seconds. Default 0.002, which outlasts a
-            scheduler's slice; a shorter one would ask for what is on its way.
 
     Attributes:
         group_size: how many receivers there are.
@@ -76,23 +75,13 @@ class Feedback:
 
     """
 
-    __slots__ = ("_backoff_ns", "_retry", "_rng", "answer", "group_size")
+    __slots__ = ("_backoff_ns", "_rng", "answer", "group_size")
 
-    def __init__(
-        self,
-        rng: Random,
-        *,
-        backoff: float = 0.01,
-        group_size: int = 10,
-        retry_interval: float = 0.005,
-        retry_min: float = 0.002,
-    ) -> None:
+    def __init__(self, rng: Random, *, backoff: float = 0.01) -> None:
         self._rng = rng
         self._backoff_ns = to_ns(backoff)
-        self.group_size = group_size
-        most_ns = to_ns(_RETRY_MAX_S)
-        self._retry = RetryPolicy(to_ns(retry_interval), most_ns, jitter=0.2)
-        self.answer = AnswerTime(self._retry.first_ns, to_ns(retry_min), most_ns)
+        self.group_size = GROUP_SIZE
+        self.answer = AnswerTime(_RETRY.first_ns, _RETRY_MIN_NS, _RETRY.most_ns)
 
     @property
     def backoff_ns(self) -> int:
@@ -113,4 +102,4 @@ class Feedback:
 
     def retry_ns(self, attempt: int) -> int:
         """Draw how long to wait for the answer to question `attempt` (0-based), in ns."""
-        return self._retry.wait_ns(attempt, self._rng, self.answer.wait_ns)
+        return _RETRY.wait_ns(attempt, self._rng, self.answer.wait_ns)

@@ -2,26 +2,28 @@
 
 It is a `RetransmitScheduler` (turns, bounds and a budget for each requester) that answers a group::
 
-    request ──▶ on its way already? ──yes──▶ ignored (messages_lingering)
+    request ──▶ on its way already? ──yes──▶ ignored
                   │no
                   ▼
-               queued, by the first asker ──sent──▶ lingers for linger
+               queued, by the first asker ──sent──▶ lingers
 
-A repair *lingers*: who asks for it meanwhile has most likely not seen it yet. But who asks for the
-second time has waited for it in vain, so a range is ignored only while it was repaired at least as
-often as this requester has asked.
+A repair *lingers* for `LINGER_NS`: who asks for it meanwhile has most likely not seen it yet. But
+who asks for the second time has waited for it in vain, so a range is ignored only while it was
+repaired at least as often as this requester has asked.
 """
 
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from recovery.budget import TokenBucket
-from recovery.checks import to_ns
 from recovery.ranges import RangeSet
 from recovery.retransmit import RetransmitScheduler
 
-_LINGERING_MAX = 4096
+LINGER_NS: Final = 10_000_000
+"""Time for which a repair is not repeated without need, as in Aeron."""
+_LINGERING_MAX: Final = 4096
 
 
 @dataclass(slots=True)
@@ -40,30 +42,16 @@ class GroupRepair:
         rate_bytes_s: bytes of repairs a second, to all receivers together, at least 32; half of it
             to one. A 32nd of it may go out at once after a pause. Default 128 MiB/s, which leave
             most of a fast link to what is new, and 4 MiB: a quarter of a receive buffer.
-        linger: time for which a repair is not repeated without need, in seconds. Default 0.01, as
-            in Aeron.
-        ranges_max: see `RetransmitScheduler`.
-
-    Attributes:
-        scheduler: the turns and budgets of the requesters, for their stats.
-        messages_lingering: messages not queued, since they were queued or repaired just before.
-        repairs_throttled: times that the rate limit made a repair wait.
 
     """
 
-    def __init__(
-        self, rate_bytes_s: int = 128 * 2**20, *, linger: float = 0.01, ranges_max: int = 1024
-    ) -> None:
-        self.scheduler: RetransmitScheduler[str] = RetransmitScheduler(
-            linger=0.0, budget_bytes_s=rate_bytes_s // 2, budget_burst_bytes=rate_bytes_s // 16,
-            ranges_max=ranges_max,
-        )  # fmt: skip
-        self._linger_ns = to_ns(linger)
+    def __init__(self, rate_bytes_s: int = 128 * 2**20) -> None:
+        self._scheduler: RetransmitScheduler[str] = RetransmitScheduler(
+            linger=0.0, budget_bytes_s=rate_bytes_s // 2, budget_burst_bytes=rate_bytes_s // 16
+        )
         self._bucket = TokenBucket(rate_bytes_s, rate_bytes_s // 32)
         self._queued: dict[str, RangeSet] = {}
         self._recent: deque[_Repaired] = deque(maxlen=_LINGERING_MAX)
-        self._throttled = False
-        self.messages_lingering = self.repairs_throttled = 0
 
     def request(
         self,
@@ -78,7 +66,7 @@ class GroupRepair:
 
         `attempt` is how often this requester has asked for them, from 1 on.
         """
-        while self._recent and self._recent[0].when_ns + self._linger_ns <= now_ns:
+        while self._recent and self._recent[0].when_ns + LINGER_NS <= now_ns:
             self._recent.popleft()
         covered = RangeSet(
             (done.start, done.stop)
@@ -87,15 +75,12 @@ class GroupRepair:
         )
         queued = self._queued.get(stream)
         new: list[tuple[int, int]] = []
-        asked = 0
         for start, stop in ranges:
-            asked += stop - start
             for low, high in covered.missing(start, stop):
                 new += [(low, high)] if queued is None else queued.missing(low, high)
-        self.messages_lingering += asked - sum(stop - start for start, stop in new)
         if not new:
             return []
-        refused = self.scheduler.request(requester, stream, new, now_ns=now_ns)
+        refused = self._scheduler.request(requester, stream, new, now_ns=now_ns)
         wanted = self._queued.setdefault(stream, RangeSet())
         for start, stop in new:
             wanted.add(start, stop)
@@ -108,42 +93,35 @@ class GroupRepair:
     def next_job(self, *, now_ns: int) -> tuple[bytes, str, int, int] | None:
         """Return (requester, stream, start, stop) to repair now, or None; see `sent`."""
         if self._bucket.available(now_ns) < 1:
-            if not self._throttled:
-                self._throttled = True
-                self.repairs_throttled += 1
             return None
-        self._throttled = False
-        return self.scheduler.next_job(now_ns=now_ns)
+        return self._scheduler.next_job(now_ns=now_ns)
 
     def sent(
         self, requester: bytes, stream: str, start: int, stop: int, size: int, *, now_ns: int
     ) -> None:
         """Note that `[start, stop)` went out in `size` bytes, and charge who asked for it."""
         self._bucket.take(size, now_ns)
-        self.scheduler.sent(requester, stream, start, stop, size, now_ns=now_ns)
+        self._scheduler.sent(requester, stream, start, stop, size, now_ns=now_ns)
         self._remove(stream, start, stop)
-        if self._linger_ns:
-            recent = self._repaired(stream, start, stop)
-            times = 1 + max((done.times for done in recent), default=0)
-            self._recent.append(_Repaired(now_ns, stream, start, stop, times))
+        times = 1 + max(
+            (
+                done.times
+                for done in self._recent
+                if done.stream == stream and done.start < stop and start < done.stop
+            ),
+            default=0,
+        )
+        self._recent.append(_Repaired(now_ns, stream, start, stop, times))
 
     def drop_range(self, requester: bytes, stream: str, start: int, stop: int) -> None:
         """Forget `[start, stop)`: it is not kept."""
-        self.scheduler.drop_range(requester, stream, start, stop)
+        self._scheduler.drop_range(requester, stream, start, stop)
         self._remove(stream, start, stop)
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `next_job` may have something: `now_ns` if it has, None if nothing waits."""
-        due_ns = self.scheduler.next_deadline_ns(now_ns=now_ns)
+        due_ns = self._scheduler.next_deadline_ns(now_ns=now_ns)
         return None if due_ns is None else max(due_ns, self._bucket.ready_at_ns(now_ns))
-
-    def _repaired(self, stream: str, start: int, stop: int) -> list[_Repaired]:
-        """Return the repairs that linger and overlap `[start, stop)`."""
-        return [
-            done
-            for done in self._recent
-            if done.stream == stream and done.start < stop and start < done.stop
-        ]
 
     def _remove(self, stream: str, start: int, stop: int) -> None:
         queued = self._queued.get(stream)

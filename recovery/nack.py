@@ -28,6 +28,8 @@ long."""
 GAPS_MAX = 4096
 """Gaps (not messages) of a stream; what would pass it is not recorded. They cost about 2 MiB, and
 are more than any repairable stream has."""
+RANGES_MAX: Final = 64
+"""Gaps that are asked for at a time, so that the NACK fits one datagram."""
 _PUT_OFF_MAX = 10  # deadlines: the longest that a gap without progress is kept for other answers
 _LAPS_MAX = 50  # retries' time: the longest that a gap without space is not looked at
 
@@ -89,7 +91,6 @@ class NackScheduler:
         "_due",
         "_expiry",
         "_feedback",
-        "_front_progress_ns",
         "_front_start",
         "_gaps",
         "_gaps_max",
@@ -127,7 +128,6 @@ class NackScheduler:
         self._due: DeadlineHeap[Gap] = DeadlineHeap()
         self._expiry: DeadlineHeap[Gap] = DeadlineHeap()
         self._quiet_until_ns = 0
-        self._front_progress_ns: int | None = None
         self._front_start = -1
         self._crowded = False
         self._admitted = self._line_ns = self._hurried = 0
@@ -280,7 +280,7 @@ class NackScheduler:
                 self._due.set(rest, max(now_ns + self._answer_ns(), self._quiet_until_ns))
                 self._restart_deadline(rest, now_ns)
         if low == 0:
-            self._front_moved(now_ns)
+            self._on_front_moved(now_ns)
             if self._crowded and self._gaps and not remains:
                 self._gaps[0].attempts = 0
                 self._due.set(self._gaps[0], max(now_ns, self._quiet_until_ns))
@@ -300,7 +300,7 @@ class NackScheduler:
             losses.append(Loss(max(start, gap.start), min(stop, gap.stop), reason))
             self._cut(gap, start, stop)
         if losses and low == 0:
-            self._front_moved(now_ns)  # an answer, if a bad one: the queue moves on
+            self._on_front_moved(now_ns)  # an answer, if a bad one: the queue moves on
         return losses
 
     def is_expiring(self, now_ns: int) -> bool:
@@ -337,26 +337,22 @@ class NackScheduler:
             self._expiry.set(gap, expiry_ns + stopped_ns)
 
     def due(
-        self, *, now_ns: int, ranges_max: int = 64, window: int | None = None, crowded: bool = False
+        self, *, now_ns: int, window: int | None = None, crowded: bool = False
     ) -> list[tuple[int, int]]:
         """Return the ranges to ask for now, sorted, touching ones coalesced, and count the attempt.
 
-        At most `ranges_max` gaps are taken at a time (default 64: the NACK fits one datagram);
-        where more are due, `next_deadline_ns()` stays in the past and the next call gives more.
+        At most `RANGES_MAX` gaps are taken at a time; where more are due, `next_deadline_ns()`
+        stays in the past and the next call gives more.
 
         Answers for which there is no space are worse than none: what begins `window` sequences
         after the first gap waits for that to move. While it is `crowded` all but the first gap
         wait, and each gap that becomes the first is asked for at once.
         """
-        by_attempt = self.due_by_attempt(
-            now_ns=now_ns, ranges_max=ranges_max, window=window, crowded=crowded
-        )
-        if len(by_attempt) == 1:
-            return list(next(iter(by_attempt.values())))
+        by_attempt = self.due_by_attempt(now_ns=now_ns, window=window, crowded=crowded)
         return list(RangeSet(pair for ranges in by_attempt.values() for pair in ranges))
 
     def due_by_attempt(
-        self, *, now_ns: int, ranges_max: int = 64, window: int | None = None, crowded: bool = False
+        self, *, now_ns: int, window: int | None = None, crowded: bool = False
     ) -> dict[int, RangeSet]:
         """Do as `due` does, and group the ranges by which attempt it is, from 1 on.
 
@@ -374,7 +370,7 @@ class NackScheduler:
                 self._due.set(front, now_ns)
         if window is not None and front.start + window > self._admitted:
             self._admit(front.start + window, now_ns)
-        while taken < ranges_max:
+        while taken < RANGES_MAX:
             gap = self._due.pop_due(now_ns)
             if gap is None:
                 break
@@ -411,22 +407,16 @@ class NackScheduler:
 
         """
         losses: list[Loss] = []
-        # The front first: as long as it goes on, those after it only wait for their turn.
-        expired: list[Gap] = []
         while self.is_expiring(now_ns):
             gap = self._expiry.pop_due(now_ns)
             assert gap is not None
-            expired.append(gap)
-        for gap in sorted(expired, key=lambda gap: gap.start):
-            until_ns = self._waits_its_turn(gap, now_ns)
-            if until_ns is None:
-                until_ns = self._waits_for_others(gap, answered_ns, now_ns)
+            until_ns = self._waits_for_others(gap, answered_ns, now_ns)
             if until_ns is not None:
                 self._expiry.set(gap, until_ns)
                 continue
             losses.append(Loss(gap.start, gap.stop, reason or gap.reason))
             self._delete(gap)
-        return losses
+        return sorted(losses, key=lambda loss: loss.start)
 
     def give_up(self, reason: LossReason) -> list[Loss]:
         """Give up every gap for `reason`; returns them as losses, sorted."""
@@ -526,13 +516,9 @@ class NackScheduler:
                 self._due.set(gap, max(now_ns, self._quiet_until_ns))
         self._admitted = stop
 
-    def _front_moved(self, now_ns: int) -> None:
-        """Note an answer for the first gap; the gap that is the first now has its full time."""
-        if not self._gaps:
-            self._front_progress_ns = None
-            return
-        self._front_progress_ns = now_ns
-        self._restart_deadline(self._gaps[0], now_ns)
+    def _on_front_moved(self, now_ns: int) -> None:
+        """Note an answer for the first gap: as long as it goes on, all others wait their turn."""
+        self._restart_ns = max(self._restart_ns, now_ns + self._deadline_ns)
 
     def _waits_for_others(self, gap: Gap, answered_ns: int, now_ns: int) -> int | None:
         """Return until when a gap is kept because other answers come, if it is."""
@@ -541,11 +527,4 @@ class NackScheduler:
         until_ns = min(
             answered_ns + self._deadline_ns, gap.first_ns + _PUT_OFF_MAX * self._deadline_ns
         )
-        return until_ns if until_ns > now_ns else None
-
-    def _waits_its_turn(self, gap: Gap, now_ns: int) -> int | None:
-        """Return until when progress in the first gap keeps this later one alive, if it does."""
-        if self._front_progress_ns is None or gap is self._gaps[0]:
-            return None
-        until_ns = self._front_progress_ns + self._deadline_ns
         return until_ns if until_ns > now_ns else None

@@ -3,11 +3,13 @@
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from recovery.checks import to_ns
 
 K = TypeVar("K", bound=Hashable)
+WHOLE_BYTES_MAX: Final = 4 * 2**20
+"""Largest whole, as a frame over TCP; parts of a larger one are dropped."""
 
 
 @dataclass(slots=True)
@@ -28,16 +30,12 @@ class Reassembler(Generic[K]):
     Args:
         bytes_max: bound on the bytes of all parts held. Default 16 MiB, as `receive_bytes`.
         wholes_max: bound on how many are put together at a time. Default 1024.
-        whole_bytes_max: largest whole, in bytes; parts of a larger one are dropped. Default 4 MiB,
-            as a frame over TCP.
         age_max: time after which one that got no further part is given up, in seconds. Default 10,
             as long as a gap lives.
 
     Attributes:
         bytes_held: bytes of all parts held.
-        duplicates: parts that came again.
         refused: parts dropped because they contradict others, or their whole is too large.
-        evicted: wholes given up to keep a bound.
 
     """
 
@@ -46,15 +44,13 @@ class Reassembler(Generic[K]):
         *,
         bytes_max: int = 16 * 2**20,
         wholes_max: int = 1024,
-        whole_bytes_max: int = 4 * 2**20,
         age_max: float = 10.0,
     ) -> None:
         self._bytes_max, self._wholes_max = bytes_max, wholes_max
-        self._whole_bytes_max = whole_bytes_max
         self._age_ns = to_ns(age_max)
         self._wholes: OrderedDict[K, _Whole] = OrderedDict()
         self.bytes_held = 0
-        self.duplicates = self.refused = self.evicted = 0
+        self.refused = 0
 
     def add(
         self,
@@ -70,7 +66,7 @@ class Reassembler(Generic[K]):
         self._expire(now_ns)
         held = self._wholes.get(key)
         if held is None:
-            if not 0 < total_parts <= total_bytes <= self._whole_bytes_max:
+            if not 0 < total_parts <= total_bytes <= WHOLE_BYTES_MAX:
                 self.refused += 1
                 return None
             held = self._wholes[key] = _Whole(total_parts, total_bytes)
@@ -78,7 +74,6 @@ class Reassembler(Generic[K]):
             self.refused += 1
             return None
         if index in held.parts:
-            self.duplicates += 1
             return None
         if not 0 <= index < total_parts or held.bytes_held + len(part) > total_bytes or not part:
             self.refused += 1
@@ -99,7 +94,6 @@ class Reassembler(Generic[K]):
             return None
         while len(self._wholes) > self._wholes_max or self.bytes_held > self._bytes_max:
             self.discard(next(iter(self._wholes)))
-            self.evicted += 1
         return None
 
     def missing(self, key: K) -> list[tuple[int, int]]:
@@ -135,4 +129,3 @@ class Reassembler(Generic[K]):
             if now_ns - held.seen_ns < self._age_ns:
                 return
             self.discard(oldest)
-            self.evicted += 1

@@ -70,7 +70,6 @@ class StreamReceiver(Generic[T]):
         duplicates: messages received again, partial overlaps included.
         late: messages that arrived after they had been decided to be lost; dropped, or without
             `wait_for_repair` handed on as late where there is space.
-        early: messages below `start`; dropped.
         repaired: messages that were missing and then arrived with `repaired=True`.
 
     """
@@ -89,7 +88,6 @@ class StreamReceiver(Generic[T]):
         "_slot",
         "_start",
         "duplicates",
-        "early",
         "handed",
         "late",
         "lost",
@@ -119,7 +117,7 @@ class StreamReceiver(Generic[T]):
         self._ages_ns: list[int] = []
         self._start = self._expected = self._head = -1  # -1: not started, matches no frame
         self._head_early = self._first_early = self._earliest_early = -1
-        self.handed = self.lost = self.duplicates = self.late = self.early = self.repaired = 0
+        self.handed = self.lost = self.duplicates = self.late = self.repaired = 0
 
     def start_at(self, sequence: int, *, now_ns: int, head_max: int | None = None) -> None:
         """Want messages from `sequence` on; frames that came before this call are put in place.
@@ -378,11 +376,6 @@ class StreamReceiver(Generic[T]):
         return self._reorder.bytes_held
 
     @property
-    def frames_held(self) -> int:
-        """Frames in the reorder buffer; the one frame whose turn it is does not count."""
-        return self._reorder.frames_held
-
-    @property
     def lost_ranges(self) -> list[Loss]:
         """What was lost, sorted, coalesced by reason; the lowest are forgotten at `LOSSES_MAX`."""
         return list(self._lost)
@@ -402,7 +395,6 @@ class StreamReceiver(Generic[T]):
         self, start: int, stop: int, size: int, item: T, now_ns: int, repaired: bool
     ) -> None:
         known = max(start, min(stop, self._start))
-        self.early += known - start
         held_before = stop - known
         for piece_start, piece_stop in self.nacks.overlap(known, stop):
             held_before -= piece_stop - piece_start

@@ -4,7 +4,6 @@ import enum
 from bisect import bisect_left, bisect_right
 from typing import Generic, NamedTuple, TypeVar
 
-from recovery.checks import at_least
 from recovery.ranges import RangeSet
 
 T = TypeVar("T")
@@ -40,9 +39,6 @@ class ReorderBuffer(Generic[T]):
             a size).
         frames_max: bound on the number of frames; at least 0.
 
-    Raises:
-        ValueError: for a negative bound.
-
     Attributes:
         bytes_held: sum of the sizes held.
 
@@ -58,8 +54,6 @@ class ReorderBuffer(Generic[T]):
     )
 
     def __init__(self, bytes_max: int, frames_max: int) -> None:
-        at_least("bytes_max", bytes_max, 0)
-        at_least("frames_max", frames_max, 0)
         self._bytes_max = bytes_max
         self._frames_max = frames_max
         self._starts: list[int] = []
@@ -136,11 +130,6 @@ class ReorderBuffer(Generic[T]):
     def covered(self) -> RangeSet:
         """The sequences held now; a view that must not be changed."""
         return self._covered
-
-    @property
-    def frames_held(self) -> int:
-        """Number of frames held."""
-        return len(self._frames)
 
     @property
     def messages_held(self) -> int:

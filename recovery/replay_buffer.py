@@ -224,25 +224,6 @@ class ReplayBuffer:
             self._evict_oldest()
         self._free_evicted()
 
-    def frames(self, stream: str, start: int, stop: int, bytes_max: int) -> list[Kept]:
-        """Return kept frames that overlap `[start, stop)`, in order, of `bytes_max` bytes in all.
-
-        The first is given even where it alone is larger, so that a reader always gets on.
-        """
-        kept = self._streams.get(stream)
-        result: list[Kept] = []
-        if kept is None or start >= stop:
-            return result
-        rows = kept.rows
-        total = 0
-        for index in range(bisect_right(rows, start, kept.first, key=_STOP), len(rows)):
-            row = rows[index]
-            total += len(row[2])
-            if row[0] >= stop or (result and total > bytes_max):
-                break
-            result.append(_kept(row))
-        return result
-
     def first(self, stream: str, start: int, stop: int) -> Kept | None:
         """Return the first kept frame that overlaps `[start, stop)`, or None."""
         kept = self._streams.get(stream)
@@ -293,11 +274,6 @@ class ReplayBuffer:
         if self._age_ns is None or not self._appended_ns:
             return None
         return self._appended_ns[0] + self._age_ns
-
-    @property
-    def frames_held(self) -> int:
-        """Number of frames kept now."""
-        return len(self._order)
 
     def _evict_oldest(self) -> None:
         kept = self._order[0]

@@ -5,13 +5,11 @@ until it may go on, and costs the others nothing::
 
     request ──▶ ready (in turn) ──sent, budget used up──▶ parked ──time──▶ ready
                   │  └──block──────────────────────────────▲
-                  └──nothing wanted any more──▶ remembered for its budget and stats
+                  └──nothing wanted any more──▶ remembered for its budget
 """
 
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
-from copy import copy
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final, Generic, TypeVar
 
@@ -76,20 +74,12 @@ class SentFrames:
         return sent
 
 
-@dataclass(slots=True)
-class RequesterStats:
-    """What one requester has asked for and got."""
-
-    bytes_sent: int = 0
-    messages_sent: int = 0
-    ranges_refused: int = 0
-    """Ranges not answered: bounds met, or not kept any more."""
-    requests: int = 0
-    throttled: int = 0
-    """Times that it used up its budget while it still wanted more."""
-
-
-REQUESTERS_MAX = 4096
+REQUESTERS_MAX: Final = 4096
+"""Requesters that are remembered, as many as one publisher may have subscribers. Of those that wait
+for nothing the one that asked longest ago is dropped; where all wait the new one is refused."""
+RANGES_MAX: Final = 1024
+"""Ranges that one requester waits for, over all streams: 16 NACKs of 64. What would pass it is
+refused and named."""
 S = TypeVar("S", bound=Hashable)
 """What names a stream."""
 _ANSWERED_MAX = 4096
@@ -101,7 +91,7 @@ _FLIGHT_NS = 30_000_000_000
 
 
 class _Requester(Generic[S]):
-    __slots__ = ("answered", "bucket", "ranges_held", "stats", "wanted")
+    __slots__ = ("answered", "bucket", "ranges_held", "wanted")
 
     def __init__(self, bucket: TokenBucket) -> None:
         self.bucket = bucket
@@ -109,13 +99,12 @@ class _Requester(Generic[S]):
         self.ranges_held = 0
         # The newest answers; a forgotten one costs a repetition.
         self.answered: deque[_Answer[S]] = deque(maxlen=_ANSWERED_MAX)
-        self.stats = RequesterStats()
 
-    def add(self, stream: S, start: int, stop: int, ranges_max: int) -> bool:
+    def add(self, stream: S, start: int, stop: int) -> bool:
         """Want `[start, stop)`, which is not empty; False where that would be a range too many."""
         wanted = self.wanted.get(stream)
         if wanted is None:  # mostly
-            if self.ranges_held >= ranges_max:
+            if self.ranges_held >= RANGES_MAX:
                 return False
             self.ranges_held += 1
             self.wanted[stream] = RangeSet([(start, stop)])
@@ -123,17 +112,17 @@ class _Requester(Generic[S]):
         before = len(wanted)
         wanted.add(start, stop)
         grown = len(wanted) - before
-        if grown > 0 and self.ranges_held >= ranges_max:
+        if grown > 0 and self.ranges_held >= RANGES_MAX:
             wanted.remove(start, stop)  # it touched nothing, or the number had not grown
             return False
         self.ranges_held += grown
         return True
 
-    def remove(self, stream: S, start: int, stop: int, ranges_max: int) -> None:
+    def remove(self, stream: S, start: int, stop: int) -> None:
         """Want `[start, stop)` no more.
 
-        Where that cuts a range in two and so passes the bound, the upper part is forgotten and
-        counted as refused; its requester will ask for it again.
+        Where that cuts a range in two and so passes the bound, the upper part is forgotten; its
+        requester will ask for it again.
         """
         wanted = self.wanted.get(stream)
         if wanted is None:
@@ -146,10 +135,9 @@ class _Requester(Generic[S]):
         wanted.remove(start, stop)
         self.ranges_held += len(wanted) - before
         upper = wanted.containing(stop)
-        if self.ranges_held > ranges_max and upper is not None:
+        if self.ranges_held > RANGES_MAX and upper is not None:
             wanted.remove(*upper)
             self.ranges_held -= 1
-            self.stats.ranges_refused += 1
         if not wanted:
             del self.wanted[stream]
 
@@ -166,16 +154,9 @@ class RetransmitScheduler(Generic[S]):
             gigabit link: one receiver may use its own link fully, and no more.
         budget_burst_bytes: bytes that one requester may have at once after a pause, at least 1.
             Default 32 MiB, a quarter of a second's budget: usual losses are answered at once.
-        ranges_max: bound on the ranges that one requester waits for, over all streams; what would
-            pass it is refused and named. Default 1024, which are 16 NACKs of 64 ranges.
-        requesters_max: bound on the requesters remembered. Of those that wait for nothing the one
-            that asked longest ago is dropped; where all wait the new one is refused. Default 4096,
-            as many as one publisher may have subscribers.
 
     Attributes:
         frames: numbers what goes to each requester; who else sends to them notes it there.
-        ranges_refused: ranges refused because a bound was met, over all requesters.
-        messages_lingering: messages not answered because they had just been, or are on their way.
 
     """
 
@@ -185,11 +166,8 @@ class RetransmitScheduler(Generic[S]):
         linger: float = 0.01,
         budget_bytes_s: int = 128 * 2**20,
         budget_burst_bytes: int = 32 * 2**20,
-        ranges_max: int = 1024,
-        requesters_max: int = REQUESTERS_MAX,
     ) -> None:
         self._budget = budget_bytes_s, budget_burst_bytes
-        self._ranges_max, self._requesters_max = ranges_max, requesters_max
         self.frames = SentFrames()
         self._linger_ns = to_ns(linger)
         # In the order in which they asked last.
@@ -197,7 +175,6 @@ class RetransmitScheduler(Generic[S]):
         # Each requester that wants something is in one of these two.
         self._ready: OrderedDict[bytes, None] = OrderedDict()
         self._parked: DeadlineHeap[bytes] = DeadlineHeap()
-        self.ranges_refused = self.messages_lingering = 0
 
     def request(
         self,
@@ -218,19 +195,14 @@ class RetransmitScheduler(Generic[S]):
         refused: list[tuple[int, int]] = []
         if state is not None:
             self._requesters.move_to_end(requester)
-            state.stats.requests += 1
             arrived = self.frames.arrived(requester, received)
             if state.answered:
                 ranges = self._not_answered(state, stream, ranges, now_ns, arrived)
         for start, stop in ranges:
             if not 0 <= start < stop:
                 continue
-            if state is None or not state.add(stream, start, stop, self._ranges_max):
+            if state is None or not state.add(stream, start, stop):
                 refused.append((start, stop))
-        if refused:
-            self.ranges_refused += len(refused)
-            if state is not None:
-                state.stats.ranges_refused += len(refused)
         if state is not None and state.wanted and requester not in self._parked.times:
             self._ready[requester] = None
         return refused
@@ -251,7 +223,6 @@ class RetransmitScheduler(Generic[S]):
             if state.bucket.is_spent(now_ns):
                 del ready[requester]
                 self._parked.set(requester, state.bucket.ready_at_ns(now_ns))
-                state.stats.throttled += 1
                 continue
             ready.move_to_end(requester)
             wanted = state.wanted
@@ -270,10 +241,7 @@ class RetransmitScheduler(Generic[S]):
         state = self._requesters.get(requester)
         if state is None:
             return
-        state.remove(stream, start, stop, self._ranges_max)
-        stats = state.stats
-        stats.bytes_sent += size
-        stats.messages_sent += stop - start
+        state.remove(stream, start, stop)
         state.bucket.take(size, now_ns)
         if self._linger_ns:
             self._remember(state.answered, (now_ns, stream, start, stop, number))
@@ -285,8 +253,7 @@ class RetransmitScheduler(Generic[S]):
         state = self._requesters.get(requester)
         if state is None:
             return
-        state.remove(stream, start, stop, self._ranges_max)
-        state.stats.ranges_refused += 1
+        state.remove(stream, start, stop)
         if not state.wanted:
             self._settle(requester)
 
@@ -299,7 +266,7 @@ class RetransmitScheduler(Generic[S]):
             self._parked.set(requester, max(until_ns, self._parked.get(requester) or 0))
 
     def forget(self, requester: bytes) -> None:
-        """Forget a requester, its wishes and its stats: it is gone."""
+        """Forget a requester and its wishes: it is gone."""
         self._requesters.pop(requester, None)
         self._settle(requester)
 
@@ -325,16 +292,12 @@ class RetransmitScheduler(Generic[S]):
         ranges = None if state is None else state.wanted.get(stream)
         return RangeSet() if ranges is None else ranges.copy()
 
-    def requester_stats(self) -> dict[bytes, RequesterStats]:
-        """Return what each remembered requester has asked for and got."""
-        return {requester: copy(state.stats) for requester, state in self._requesters.items()}
-
     def __len__(self) -> int:
         return len(self._requesters)
 
     def _begin(self, requester: bytes) -> _Requester[S] | None:
         known = self._requesters
-        if len(known) >= self._requesters_max:
+        if len(known) >= REQUESTERS_MAX:
             idle = next((each for each, state in known.items() if not state.wanted), None)
             if idle is None:
                 return None
@@ -350,7 +313,7 @@ class RetransmitScheduler(Generic[S]):
         now_ns: int,
         arrived: int,
     ) -> Sequence[tuple[int, int]]:
-        """Return what of `ranges` was not answered, or has to be again; count the rest."""
+        """Return what of `ranges` was not answered, or has to be again."""
         recent = state.answered
         while recent:
             when_ns, _, _, _, number = recent[0]
@@ -371,9 +334,7 @@ class RetransmitScheduler(Generic[S]):
         parts: list[tuple[int, int]] = []
         for start, stop in ranges:
             if 0 <= start < stop:
-                missing = answered.missing(start, stop)
-                self.messages_lingering += stop - start - sum(b - a for a, b in missing)
-                parts += missing
+                parts += answered.missing(start, stop)
         return parts
 
     def _remember(self, recent: deque[_Answer[S]], answer: _Answer[S]) -> None:

@@ -8,7 +8,7 @@
        └──────────────── succeeded ─────────────────┘   └───┘ stall_timeout / 4
 """
 
-from recovery.checks import above, to_ns
+from recovery.checks import to_ns
 
 
 class StallGuard:
@@ -24,9 +24,6 @@ class StallGuard:
             While shedding one attempt is made every `stall_timeout`; it may wait for a quarter of
             that, so that a dead reader costs the publisher at most a fifth of its time.
 
-    Raises:
-        ValueError: `stall_timeout` is not above 0.
-
     Attributes:
         flowing: whether the sender waits; else it sheds.
         stalls: times that a send began to wait while flowing.
@@ -36,7 +33,6 @@ class StallGuard:
     """
 
     def __init__(self, stall_timeout: float) -> None:
-        above("stall_timeout", stall_timeout, 0)
         self._stall_ns = max(1, to_ns(stall_timeout))
         self._probe_ns = max(1, to_ns(stall_timeout / 4))
         self.flowing = True

@@ -88,8 +88,8 @@ class ConnectingSocket(Socket, Protocol):
     def disconnect(self) -> None:
         """Give up the connection, until `connect`; frames not received yet may be lost."""
 
-    def reconnect(self, *, learn: bool = False) -> None:
-        """Give up the connection and make another; `learn`: its bytes are to be followed."""
+    def reconnect(self, *, follow: bool = False) -> None:
+        """Give up the connection and make another; `follow`: its bytes are to be followed."""
 
     def was_ended_here(self) -> bool:
         """Whether the connection was ended since the last call, and is not made again by itself."""
@@ -109,7 +109,7 @@ class DataSender(BoundSocket, Protocol):
 
     @property
     def has_more(self) -> bool:
-        """Whether `receive_subscriptions` left some, to be fetched soon."""
+        """Whether `take_subscriptions` left some, to be fetched soon."""
 
     @property
     def send(self) -> Callable[[bytes | memoryview], bool]:
@@ -125,12 +125,10 @@ class DataSender(BoundSocket, Protocol):
         until it has caught up.
         """
 
-    def receive_subscriptions(self) -> list[bytes]:
-        r"""Return what came in about subscriptions since the last call, oldest first.
+    def take_subscriptions(self) -> int:
+        """Take what came in about subscriptions; return how many changes that were.
 
-        Each is `b"\x01" + prefix` for a prefix that its first receiver took up, and
-        `b"\x00" + prefix` for one that its last receiver gave up. It must be called now and then,
-        since the queue is bounded.
+        It must be called now and then: what is not taken has no bound.
         """
 
 
@@ -202,9 +200,6 @@ class RecoveryClient(ConnectingSocket, Protocol):
 
     def receive(self) -> bytes | None:
         """Return the next reply, or None where there is none yet."""
-
-    def end_learning(self) -> None:
-        """End what `reconnect(learn=True)` began, and keep what was learned."""
 
     def retry(self) -> None:
         """Connect again now, where a connection was refused by its keys."""

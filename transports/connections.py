@@ -31,10 +31,6 @@ SUBSCRIPTION_BYTES_MAX: Final = 512 * 1024
 memory for each byte, and 0.3 µs of the publisher to free it when the connection has ended."""
 TOTAL_FACTOR: Final = 8
 """All connections together may have so many times as much; then the one that has most is ended."""
-SHARED_MAX: Final = 4096
-"""While all connections together have more prefixes than this, or 16 bytes of them for each, those
-that another one has already count for who takes them up, too. Below it they would only cost time:
-500 subscribers of all topics have 89,000, and the same 178."""
 
 _COUNTED_AGAIN_S: Final = 0.2
 _UPDATE_NS: Final = 5_000_000
@@ -108,10 +104,6 @@ class Connections:
     Args:
         socket: bound, or about to be.
         context: the socket's.
-        connections_max: how many there may be. Default 65,536. The system's limit of open files
-            counts, too.
-        subscriptions_max: prefixes that one may subscribe to. Default 65,536.
-        subscription_bytes_max: their bytes. Default 512 KiB.
         secure: whether it is a socket with keys: handshakes that fail are counted. Default False.
 
     Attributes:
@@ -120,7 +112,6 @@ class Connections:
         oversubscribed: connections that were ended because of their subscriptions.
         broken: connections that ended.
         without_key: connections that had no keys, or were made for the key of another server.
-        subscriptions_max, subscription_bytes_max: as given.
         on_end: called with the descriptor of a connection that has ended; None: nothing is.
 
     """
@@ -130,16 +121,10 @@ class Connections:
         socket: Socket,
         context: Context,
         *,
-        connections_max: int = CONNECTIONS_MAX,
-        subscriptions_max: int = SUBSCRIPTIONS_MAX,
-        subscription_bytes_max: int = SUBSCRIPTION_BYTES_MAX,
         secure: bool = False,
     ) -> None:
         self._socket = socket
         self._refusals = Refusals()
-        self._connections_max = connections_max
-        self.subscriptions_max = subscriptions_max
-        self.subscription_bytes_max = subscription_bytes_max
         self.on_end: Callable[[int], None] | None = None
         self.refused = self.oversubscribed = self.broken = 0
         self.without_key = 0
@@ -148,7 +133,6 @@ class Connections:
         # All that anybody subscribes to, and with whom it is counted; he may have gone.
         self._prefixes: dict[bytes, list[int]] = {}
         self._prefix_bytes = 0
-        self._sees_shared = False
         self._port: int | None = None
         self._due_ns = 0
         # What is reported is bounded by the connections between two calls of `update`.
@@ -188,8 +172,8 @@ class Connections:
                 self._forget(value)  # should its end have gone unnoticed
                 self._open[value] = [0, 0]
                 _files.connections += 1
-                if len(self._open) > self._connections_max:
-                    self._refuse(value, f"there are {self._connections_max:,} already")
+                if len(self._open) > CONNECTIONS_MAX:
+                    self._refuse(value, f"there are {CONNECTIONS_MAX:,} already")
                 elif not _files.has_space():
                     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
                     why = f"{_spared(limit):,} of {limit:,} open files are kept for all else"
@@ -214,38 +198,27 @@ class Connections:
         if prefix not in self._prefixes:
             self._prefixes[prefix] = [0, 0] if entry is None else entry
             self._prefix_bytes += size
-            self._see_shared()
         if entry is None:
             return
         entry[0] += 1
         entry[1] += size
-        if entry[0] > self.subscriptions_max or entry[1] > self.subscription_bytes_max:
+        if are_too_many(*entry):
             self.end_oversubscribed(fd)
-        elif (
-            len(self._prefixes) > TOTAL_FACTOR * self.subscriptions_max
-            or self._prefix_bytes > TOTAL_FACTOR * self.subscription_bytes_max
-        ):
+        elif are_too_many(len(self._prefixes), self._prefix_bytes, TOTAL_FACTOR):
             self.end_oversubscribed(max(self._open, key=lambda one: self._open[one][1]))
 
-    def unsubscribed(self, prefix: bytes) -> None:
-        """Note that nobody subscribes to a prefix any more, or that one gave up what nobody had."""
-        entry = self._prefixes.pop(prefix, None)
+    def unsubscribed(self, prefix: bytes, fd: int = -1) -> None:
+        """Note that a connection gave up a prefix, which it had.
+
+        Without one (-1), that nobody has it any more, or that one gave up what nobody had.
+        """
+        holder = self._prefixes.pop(prefix, None)
+        if holder is not None:
+            self._prefix_bytes -= len(prefix)
+        entry = self._open.get(fd, holder)
         if entry is not None:
             entry[0] -= 1
             entry[1] -= len(prefix)
-            self._prefix_bytes -= len(prefix)
-            self._see_shared()
-
-    def _see_shared(self) -> None:
-        """Have libzmq report prefixes that another connection has already, where it matters.
-
-        Else one could take up what a helper had, which then goes, and again.
-        """
-        shared_max = min(SHARED_MAX, self.subscriptions_max)
-        many = len(self._prefixes) > shared_max or self._prefix_bytes > 16 * shared_max
-        if many != self._sees_shared:
-            self._sees_shared = many
-            self._socket.set(zmq.XPUB_VERBOSE, int(many))
 
     def close(self) -> None:
         """Stop counting; before the socket is closed."""
@@ -263,8 +236,7 @@ class Connections:
     def end_oversubscribed(self, fd: int) -> None:
         """End a connection because of its subscriptions."""
         self.oversubscribed += 1
-        count_max, bytes_max = self.subscriptions_max, self.subscription_bytes_max
-        most = f"{count_max:,} subscriptions, or {bytes_max:,} bytes of them"
+        most = f"{SUBSCRIPTIONS_MAX:,} subscriptions, or {SUBSCRIPTION_BYTES_MAX:,} bytes of them"
         self._refusals.note(
             f"since one may have {most}, and all together {TOTAL_FACTOR} times as much"
         )
@@ -292,6 +264,11 @@ class Connections:
             _files.connections -= 1
         if self.on_end is not None:
             self.on_end(fd)
+
+
+def are_too_many(count: int, byte_count: int, factor: int = 1) -> bool:
+    """Whether prefixes are more than one connection may have, or so many."""
+    return count > factor * SUBSCRIPTIONS_MAX or byte_count > factor * SUBSCRIPTION_BYTES_MAX
 
 
 def hang_up(fd: int, port: int | None = None) -> None:

@@ -7,7 +7,7 @@ later, twice, in another order, or `link.lose()` instead. Without a hook, frames
 It behaves as the ZeroMQ sockets do, so far as the protocols above can see:
 
 - A frame is taken while its link has space: frames in flight, and those that wait to be received,
-  count. A frame that arrives beyond the space (a duplicate) is dropped and counted.
+  count. A frame that arrives beyond the space (a duplicate) is dropped.
 - A client that connects first waits until the endpoint is bound, and again when it is unbound.
 - Each new connection gets the welcome first. Frames on a link that was cut never arrive.
 - Subscriptions take effect at once, which ZeroMQ's do not; delay `connect()` to delay them.
@@ -24,8 +24,6 @@ from transports.errors import AddressError, ClosedError, EndpointError
 
 QUEUE_FRAMES: Final = 1000
 """As with the ZeroMQ sockets."""
-SUBSCRIPTIONS_MAX: Final = 1000
-"""How many unread notes on subscriptions a sender keeps; the oldest go first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,8 +48,6 @@ class Link:
     """How many frames were sent and neither arrived nor were lost yet."""
     waiting: int = 0
     """How many frames arrived and were not received yet."""
-    overflowed: int = 0
-    """How many frames arrived where there was no space."""
 
     @property
     def is_full(self) -> bool:
@@ -61,11 +57,7 @@ class Link:
     def arrive(self, frame: bytes) -> None:
         """Let a frame arrive; on a link that was cut, nothing happens."""
         self.lose()
-        if not self.connected:
-            return
-        if self.is_full:
-            self.overflowed += 1
-        elif self.arrived(self, frame):
+        if self.connected and not self.is_full and self.arrived(self, frame):
             self.waiting += 1
 
     def lose(self) -> None:
@@ -246,7 +238,7 @@ class MemoryClient(MemorySocket, ABC):
         """Cut the connection, until `connect()`; frames in flight are lost, both ways."""
         self._network.disconnect(self)
 
-    def reconnect(self, *, learn: bool = False) -> None:
+    def reconnect(self, *, follow: bool = False) -> None:
         """Cut the connection, and make another."""
         self.disconnect()
         self.connect()
@@ -259,9 +251,6 @@ class MemoryClient(MemorySocket, ABC):
     def last_byte_ns(self, now_ns: int) -> int | None:
         """Return `now_ns` while a frame is on its way to it, as if it came byte by byte."""
         return now_ns if self.is_receiving else None
-
-    def end_learning(self) -> None:
-        """Do nothing: nothing is learned."""
 
     def retry(self) -> None:
         """Do nothing: connections have no keys."""
@@ -315,9 +304,7 @@ class MemoryClient(MemorySocket, ABC):
 
     def _arrived(self, link: Link, frame: bytes) -> bool:
         if len(self._queue) >= self.queue_frames:
-            # Frames of earlier connections are still there.
-            link.overflowed += 1
-            return False
+            return False  # frames of earlier connections are still there
         self._queue.append((link, frame))
         return True
 
@@ -349,8 +336,6 @@ class MemorySender(MemoryServer):
         self._welcome = welcome
         self._receivers: dict[Link, MemoryReceiver] = {}
         self.connections = MemoryConnections(self._receivers)
-        self._prefixes: Counter[bytes] = Counter()
-        self._notes: deque[bytes] = deque(maxlen=SUBSCRIPTIONS_MAX)
         network.bind(self)
 
     def send(self, frame: bytes | memoryview) -> bool:
@@ -367,12 +352,10 @@ class MemorySender(MemoryServer):
         frame = bytes(frame)
         self._send([link for link in self._links_for(frame) if not link.is_full], frame)
 
-    def receive_subscriptions(self) -> list[bytes]:
-        """Return what came in about subscriptions since the last call, oldest first."""
+    def take_subscriptions(self) -> int:
+        """Return 0: they take effect at once."""
         self._require_open()
-        notes = list(self._notes)
-        self._notes.clear()
-        return notes
+        return 0
 
     def _links_for(self, frame: bytes) -> list[Link]:
         self._require_open()
@@ -386,8 +369,6 @@ class MemorySender(MemoryServer):
         space_frames = min(self.queue_frames, receiver.queue_frames)
         link = Link("data", self.endpoint, receiver.name, space_frames, receiver._arrived)
         self._receivers[link] = receiver
-        for prefix in receiver._prefixes:
-            self._note(prefix, 1)
         return link
 
     def _greet(self, link: Link) -> None:
@@ -395,18 +376,7 @@ class MemorySender(MemoryServer):
             self._network.transfer(link, self._welcome)
 
     def _detach(self, link: Link) -> None:
-        receiver = self._receivers.pop(link)
-        for prefix in receiver._prefixes:
-            self._note(prefix, -1)
-
-    def _note(self, prefix: bytes, change: int) -> None:
-        before = self._prefixes[prefix]
-        self._prefixes[prefix] += change
-        if before == 0:
-            self._notes.append(b"\x01" + prefix)
-        elif before + change == 0:
-            del self._prefixes[prefix]
-            self._notes.append(b"\x00" + prefix)
+        del self._receivers[link]
 
 
 class MemoryReceiver(MemoryClient):
@@ -424,17 +394,12 @@ class MemoryReceiver(MemoryClient):
         self._require_open()
         self._prefixes[prefix] += 1
         self._prefix_tuple = None
-        if self._prefixes[prefix] == 1 and self._server is not None:
-            self._server._note(prefix, 1)
 
     def unsubscribe(self, prefix: bytes) -> None:
         """Undo one `subscribe(prefix)`; without one, nothing happens."""
         self._require_open()
         self._prefix_tuple = None
-        if self._prefixes[prefix] > 1:
-            self._prefixes[prefix] -= 1
-        elif self._prefixes.pop(prefix, 0) and self._server is not None:
-            self._server._note(prefix, -1)
+        self._prefixes = +(self._prefixes - Counter([prefix]))
 
     @property
     def waiting(self) -> int:

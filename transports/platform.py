@@ -98,20 +98,6 @@ def open_files() -> int | None:
     return None
 
 
-def connection_of(fd: int) -> ConnectionName | None:
-    """Return the addresses of both ends of a connection; None where there is none.
-
-    Args:
-        fd: its descriptor, which is another's.
-
-    """
-    own = _second(fd)
-    if own is None:
-        return None
-    with own:
-        return _name_of(own)
-
-
 def tcp_state(fd: int) -> TcpState | None:
     """Return what the kernel says of a TCP connection; None where it is not known.
 
@@ -123,12 +109,12 @@ def tcp_state(fd: int) -> TcpState | None:
     if own is None:
         return None
     with own:
-        name = _name_of(own)
         try:
+            name = own.getsockname(), own.getpeername()
             found = own.getsockopt(_IPPROTO_TCP, _TCP_INFO, _RECEIVED.size)
         except OSError:
-            return None  # it is no TCP connection
-    if name is None or len(found) != _RECEIVED.size:
+            return None  # it is no TCP connection, or no more
+    if len(found) != _RECEIVED.size:
         return None
     return TcpState(name, *_RECEIVED.unpack(found))
 
@@ -168,10 +154,3 @@ def _second(fd: int) -> "socket.socket | None":
         if isinstance(error, OSError):
             return None
         raise
-
-
-def _name_of(own: "socket.socket") -> ConnectionName | None:
-    try:
-        return own.getsockname(), own.getpeername()
-    except OSError:
-        return None  # it is not connected any more

@@ -117,15 +117,11 @@ class UdpSender(_UdpSocket):
 
     """
 
-    def __init__(
-        self, endpoint: str | Endpoint, *, answer_buffer_bytes: int = ANSWER_BUFFER_BYTES
-    ) -> None:
+    def __init__(self, endpoint: str | Endpoint) -> None:
         """Open.
 
         Args:
             endpoint: where datagrams go.
-            answer_buffer_bytes: wanted for the kernel's receive buffer. Default 4 MiB; Linux grants
-                at most `net.core.rmem_max` without privilege.
 
         """
         parsed = as_endpoint(endpoint)
@@ -150,7 +146,7 @@ class UdpSender(_UdpSocket):
             raise_buffer(self.socket, socket.SO_SNDBUF, SO_SNDBUFFORCE, _SEND_BUFFER_BYTES)
             _set_if_known(self.socket, socket.SOL_SOCKET, SO_RXQ_OVFL)
             self.buffer_bytes = raise_buffer(
-                self.socket, socket.SO_RCVBUF, SO_RCVBUFFORCE, answer_buffer_bytes
+                self.socket, socket.SO_RCVBUF, SO_RCVBUFFORCE, ANSWER_BUFFER_BYTES
             )
             # To a group the option of the interface decides, which may change with its address.
             self.socket.bind(("" if place.is_multicast else place.interface_address, 0))

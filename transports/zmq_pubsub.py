@@ -18,7 +18,6 @@ from transports.zmq_socket import (
     ZmqConnectingSocket,
     ZmqSocket,
     report_subscription,
-    source_of,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class ZmqSender(ZmqSocket):
         send: as `DataSender.send`; what `make_zmq_frame` made is sent without a copy. It takes 0.20
             µs, and 0.43 µs by pyzmq's own method, for 200 bytes and no subscriber.
         connections: who is connected, and their bounds.
-        has_more: whether `receive_subscriptions` left some, to be fetched or checked soon.
+        has_more: whether `take_subscriptions` left some, to be fetched soon.
         allowed: decides on subscriptions; None: all are taken on.
 
     """
@@ -112,41 +111,31 @@ class ZmqSender(ZmqSocket):
         except zmq.ZMQError as error:
             raise self._error(error) from error
 
-    def receive_subscriptions(self) -> list[bytes]:
-        """Do as `DataSender.receive_subscriptions`: 1000 at most, and as many as it can in 2 ms.
+    def take_subscriptions(self) -> int:
+        """Do as `DataSender.take_subscriptions`: 1000 at most, and as many as it can in 2 ms.
 
-        Where there are very many prefixes, each receiver that takes one up is reported, not only
-        its first. What begins with neither byte comes from a peer that is not a subscriber. ZeroMQ
-        keeps what is not fetched, without a bound.
+        ZeroMQ keeps what is not fetched, without a bound.
         """
-        subscriptions: list[bytes] = []
-        self.has_more = False
+        count, self.has_more = 0, False
         connections, allowed = self.connections, self.allowed
         connections.update()
-        if allowed is not None:
-            allowed.check_some()
-            subscriptions += allowed.take_given_up()
         try:
             end_ns = time.monotonic_ns() + _SUBSCRIPTIONS_NS
             while self.has_message():
-                count = len(subscriptions)
                 if count >= _SUBSCRIPTIONS_PER_CALL or time.monotonic_ns() > end_ns:
                     self.has_more = True
                     break
                 note = self.socket.recv(_NOBLOCK, copy=False)
+                count += 1
                 if allowed is not None:
-                    if allowed.take(note, source_of(note)):
-                        subscriptions.append(note.bytes)
-                    continue
-                subscriptions.append(note.bytes)
-                report_subscription(note, connections)
+                    allowed.take(note)
+                else:
+                    report_subscription(note, connections)
         except zmq.Again:
             pass  # it went with its connection
         except zmq.ZMQError as error:
             raise self._error(error) from error
-        if allowed is not None and allowed.is_checking:
-            self.has_more = True  # else the rest would wait until something happens
-        return subscriptions
+        return count
 
     def close(self, linger_ms: int = 0) -> None:
         """Do as `ZmqSocket.close`; who connects from now on is not welcomed any more.

@@ -3,6 +3,7 @@
 import errno
 import os
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ from transports.connections import Connections
 from transports.context import Context, Socket, on_linger
 from transports.endpoint import Endpoint, as_endpoint, is_address
 from transports.errors import AddressError, EndpointError, TransportError, translate
-from transports.platform import ConnectionName, connection_of, tcp_state, unsent_bytes
+from transports.platform import tcp_state, unsent_bytes
 from transports.progress import ByteProgress
 
 if TYPE_CHECKING:
@@ -266,9 +267,6 @@ class ZmqConnectingSocket(ZmqSocket):
     """
 
     _watch: "ConnectWatch | None" = None
-    _source: "tuple[int, ConnectionName] | None" = None
-    """The connection's descriptor, and its addresses, where they were learned."""
-    _is_learning = False
     _again_ns = 0
     _returns_seen = 1
 
@@ -302,14 +300,17 @@ class ZmqConnectingSocket(ZmqSocket):
             TransportError: no descriptor is left for it; the socket is closed then.
 
         """
+        try:
+            self._follow()
+        except zmq.ZMQError as error:
+            self.close()
+            raise self._error(error) from error
+
+    def _follow(self) -> None:
         if self._watch is None:
             from transports.connect_watch import ConnectWatch
 
-            try:
-                self._watch = ConnectWatch(self.socket, self._context, self.endpoint)
-            except zmq.ZMQError as error:
-                self.close()
-                raise self._error(error) from error
+            self._watch = ConnectWatch(self.socket, self._context, self.endpoint)
 
     def was_ended_here(self) -> bool:
         """Whether ZeroMQ ended the connection since the last call, and does not connect again.
@@ -330,7 +331,7 @@ class ZmqConnectingSocket(ZmqSocket):
         called some times a second while that matters, since only what comes between two calls
         counts, 1 KiB within 2 s at least. None where there was no such byte, or it is not known:
         over ipc and inproc, elsewhere than on Linux, and where neither `watch_end`, `curve` nor
-        `reconnect(learn=True)` shows which connection it is.
+        `reconnect(follow=True)` shows which connection it is.
         """
         fd = self.connection_fd()
         return self._progress.note(None if fd is None else tcp_state(fd), now_ns)
@@ -340,37 +341,11 @@ class ZmqConnectingSocket(ZmqSocket):
         fd = self.connection_fd()
         return fd is not None and bool(unsent_bytes(fd))
 
-    def end_learning(self) -> None:
-        """End what `reconnect(learn=True)` began, and keep what was learned.
-
-        It is for sockets that nobody looks at all the time: what is reported of connections has no
-        bound. Where ZeroMQ connects again by itself, nothing is known of that connection.
-        """
-        if self._is_learning and not self.socket.closed:
-            self._end_learning()
-
-    def _end_learning(self) -> None:
-        watch = self._watch
-        if watch is None:
-            return
-        fd = watch.connection_fd()
-        name = None if fd is None else connection_of(fd)
-        self._source = None if fd is None or name is None else (fd, name)
-        self._watch, self._is_learning = None, False
-        watch.close()
-
     def connection_fd(self) -> int | None:
         """Return the connection's descriptor, which is ZeroMQ's; None where it is not known."""
-        if self.socket.closed:
+        if self._watch is None or self.socket.closed:
             return None
-        if self._watch is not None:
-            fd = self._watch.connection_fd()
-            if fd is not None and self._is_learning:
-                self.end_learning()
-            return fd
-        if self._source is not None and connection_of(self._source[0]) != self._source[1]:
-            self._source = None  # it ended, and another one has its descriptor
-        return None if self._source is None else self._source[0]
+        return self._watch.connection_fd()
 
     @property
     def refusal(self) -> str:
@@ -453,39 +428,28 @@ class ZmqConnectingSocket(ZmqSocket):
             raise AddressError(self.endpoint, reason, error.errno, "connect to") from error
         self._connected = True
 
-    def reconnect(self, *, learn: bool = False) -> None:
+    def reconnect(self, *, follow: bool = False) -> None:
         """Give up the connection and make another; frames not received yet may be lost.
 
-        With `learn`, `last_byte_ns` and `is_sending` will know the connection; see `end_learning`.
+        With `follow`, `last_byte_ns` and `is_sending` know it, unless no descriptor is left for
+        that, and the socket is to be looked at now and then: what is reported has no bound.
 
         ZeroMQ connects again by itself where a connection breaks or falls silent, except in one
         case: after a peer broke the protocol, or sent a frame above `frame_bytes_max`, it gives
         that endpoint up permanently. So call this when `was_ended_here`, when a peer is silent for
         too long, or when a DEALER takes no more frames.
         """
-        if learn and self._watch is None:
-            self._learn()
-            return
         self.disconnect()
+        if follow:
+            with suppress(zmq.ZMQError):
+                self._follow()
         if self._watch is not None:
             self._watch.renew_key(self.socket)
-        self.connect()
-
-    def _learn(self) -> None:
-        from transports.connect_watch import ConnectWatch
-
-        self.disconnect()
-        try:
-            self._is_learning = True
-            self._watch = ConnectWatch(self.socket, self._context, self.endpoint)
-        except zmq.ZMQError:
-            self._is_learning = False  # no descriptor is left: it stays unknown
         self.connect()
 
     def disconnect(self) -> None:
         """Give up the connection, until `connect`; frames not received yet may be lost."""
         self._again_ns = 0
-        self._source = None
         if self._watch is not None:
             self._watch.left()
         try:

@@ -244,11 +244,13 @@ class MoldPublisherCore:
         return True
 
     def _buffered(self, start: int, stop: int) -> list[bytes]:
+        """Return the first messages of a range that are kept, as many as a packet may have."""
         messages: list[bytes] = []
-        for kept in self.replay.frames(_STREAM, start, stop, 32 * self._packet_bytes):
-            if kept.start > start + len(messages):
+        at = start
+        while sum(map(len, messages)) < self._packet_bytes:
+            kept = self.replay.first(_STREAM, at, stop)
+            if kept is None or kept.start > at:
                 break
-            skip = start + len(messages) - kept.start
-            held = codec.read_packet(kept.frame).messages
-            messages += held[skip : skip + stop - start - len(messages)]
+            messages += codec.read_packet(kept.frame).messages[at - kept.start : stop - kept.start]
+            at = start + len(messages)
         return messages

@@ -1,7 +1,6 @@
 """What a subscriber asks the request servers of a MoldUDP64 session for, and of which one. No I/O.
 
-They are asked in turn. What one leaves without an answer is asked of the next one; a server that
-left several requests so has its turn again after a while, unless there is no other one.
+One is asked as long as it answers, and then the next one.
 """
 
 from collections import deque
@@ -22,20 +21,11 @@ ASKED_MAX: Final = 4096
 WAIT_NS: Final = 100 * _MS
 """How long an answer is waited for."""
 FAILURES_MAX: Final = 3
-"""A server that left so many requests without an answer, one after the other, is silent."""
-SILENT_NS: Final = 5000 * _MS
-"""How long a silent server is asked nothing where there are others."""
+"""When a server has left so many requests without an answer, one after the other, the next one is
+asked."""
 PER_ANSWER: Final = 16
 PACKET_BYTES: Final = 1400
 """How many messages are asked for at first, and how large a packet servers are known to fill."""
-
-
-@dataclass(slots=True)
-class _Server:
-    """A request server, which left so many requests without an answer since its last one."""
-
-    unanswered: int = 0
-    silent_until_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -57,20 +47,18 @@ class MoldRequests:
     Args:
         feed: of the session.
         session: its 64-bit id.
-        servers: how many there are; a server is an index.
 
     Attributes:
-        outgoing: (server, packet) to send, oldest first.
-        silenced: servers that have become silent, until the shell has reported them.
+        outgoing: (server, packet) to send, oldest first; a server is an index.
+        silenced: servers that did not answer, until the shell has reported them.
 
     """
 
-    def __init__(self, feed: MoldFeed, session: int, servers: int) -> None:
+    def __init__(self, feed: MoldFeed, session: int) -> None:
         self._feed = feed
         self._session = session
         self._name = feed.name_of(session)
-        self._servers = [_Server() for _ in range(servers)]
-        self._turn = 0
+        self._server = self._unanswered = 0
         self._per_answer = PER_ANSWER
         self._packet_bytes = PACKET_BYTES
         self._asked: dict[int, _Asked] = {}
@@ -94,9 +82,11 @@ class MoldRequests:
                     count = before.count  # its answer is on its way
                 else:
                     if before is not None:
-                        self._on_unanswered(before.server, now_ns)
+                        self._on_unanswered(before.server, reachable)
                     count = min(stop - start, self._per_answer)
-                    self._ask(start, count, self._next_server(reachable, now_ns), now_ns)
+                    if self._server not in reachable:
+                        self._server = reachable[0]
+                    self._ask(start, count, self._server, now_ns)
                 start += count
                 left -= 1
 
@@ -112,8 +102,8 @@ class MoldRequests:
         asked = self._asked.pop(packet.sequence, None) if packet.messages else None
         if server is None and asked is not None:
             server = asked.server
-        if server is not None:
-            self._servers[server].unanswered = 0
+        if server == self._server:
+            self._unanswered = 0
         if not packet.messages:
             return None
         brought = len(packet.messages)
@@ -133,25 +123,15 @@ class MoldRequests:
             fitting = min(wanted * self._packet_bytes // size, codec.MESSAGES_MAX)
             self._per_answer = max(self._per_answer, fitting)
 
-    def _next_server(self, reachable: Sequence[int], now_ns: int) -> int:
-        """Return whose turn it is."""
-        servers = self._servers
-        well = [
-            index for index in reachable
-            if servers[index].unanswered < FAILURES_MAX or now_ns >= servers[index].silent_until_ns
-        ]  # fmt: skip
-        self._turn += 1
-        chosen = (well or reachable)[self._turn % len(well or reachable)]
-        if servers[chosen].unanswered >= FAILURES_MAX:
-            servers[chosen].silent_until_ns = now_ns + SILENT_NS  # one request, to see
-        return chosen
-
-    def _on_unanswered(self, index: int, now_ns: int) -> None:
-        server = self._servers[index]
-        server.unanswered += 1
-        server.silent_until_ns = now_ns + SILENT_NS
-        if server.unanswered == FAILURES_MAX:
-            self.silenced.append(index)
+    def _on_unanswered(self, server: int, reachable: Sequence[int]) -> None:
+        """Go on with the next server, if this one has left enough requests without an answer."""
+        if server != self._server:
+            return
+        self._unanswered += 1
+        if self._unanswered >= FAILURES_MAX:
+            self._unanswered = 0
+            self.silenced.append(server)
+            self._server = next((one for one in reachable if one > server), reachable[0])
 
     def _ask(self, start: int, count: int, server: int, now_ns: int) -> None:
         if len(self._asked) >= ASKED_MAX:

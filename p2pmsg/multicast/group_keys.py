@@ -101,7 +101,6 @@ class GroupKeys:
         self._openers: dict[bytes, OpeningKey] = {}
         # Who lacks the newest key, and when it is sent again, after which wait: the next one first.
         self._lacking: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        self._joined_lacking = 0
         self.rotations = self.unconfirmed = 0
 
     def _make(self) -> SealingKey:
@@ -150,8 +149,8 @@ class GroupKeys:
         self._hear(subscriber, holder, requester)
         newest = self._next or self.group
         has_all = newest.secret.id in ids and self.group.secret.id in ids
-        if has_all and self._lacking.pop(subscriber, None) is not None:
-            self._joined_lacking -= holder.joined
+        if has_all:
+            self._lacking.pop(subscriber, None)
         if not body.asks:
             return None
         if subscriber in self._lacking:  # it is answered now
@@ -175,7 +174,6 @@ class GroupKeys:
         if not holder.joined:
             holder.joined = True
             self._unjoined.pop(subscriber, None)
-            self._joined_lacking += subscriber in self._lacking
 
     def requester_gone(self, requester: bytes) -> None:
         """Note that a connection has ended: whose it was is sent no keys until it is heard again.
@@ -186,8 +184,7 @@ class GroupKeys:
             if holder.requester != requester:
                 continue
             holder.requester, holder.is_gone = b"", True
-            if self._lacking.pop(subscriber, None) is not None:
-                self._joined_lacking -= holder.joined
+            self._lacking.pop(subscriber, None)
 
     def dismiss(self, subscriber: int) -> None:
         """Forget a subscriber: it gets no more keys, and what it seals is not opened."""
@@ -198,8 +195,7 @@ class GroupKeys:
         for name in holder.openers:
             self._openers.pop(name, None)
             self._ids.discard(name)
-        if self._lacking.pop(subscriber, None) is not None:
-            self._joined_lacking -= holder.joined
+        self._lacking.pop(subscriber, None)
 
     def open(self, data: bytes | memoryview) -> tuple[int, bytes]:
         """Open a datagram of a subscriber; returns whose it is, and its content."""
@@ -240,7 +236,7 @@ class GroupKeys:
             self._ids.discard(self.group.secret.id)
             self.group, self._next = self._next, None
             self.rotations += 1
-            self.unconfirmed += bool(self._joined_lacking)
+            self.unconfirmed += self._is_waited_for()
         made: list[tuple[bytes, bytes]] = []
         frame = b""
         while self._lacking and len(made) < AT_ONCE:
@@ -270,15 +266,17 @@ class GroupKeys:
         self._next = self._make()
         self._switch_ns, self._rotate_ns = now_ns + wait_ns, now_ns + ROTATE_NS
         self._lacking.clear()
-        self._joined_lacking = 0
         for one, holder in self._holders.items():
             if not holder.is_gone:
                 self._lacking[one] = now_ns, AGAIN_NS
-                self._joined_lacking += holder.joined
 
     def _switch_due_ns(self) -> int:
         """Return when the next key is used, as far as is known; 0 where nobody is waited for."""
-        return self._switch_ns if self._joined_lacking else 0
+        return self._switch_ns if self._is_waited_for() else 0
+
+    def _is_waited_for(self) -> bool:
+        """Whether somebody who has joined lacks the newest key."""
+        return any(self._holders[one].joined for one in self._lacking)
 
     def _find(self, subscriber: int, user: str) -> _Holder | None:
         holder = self._holders.get(subscriber)
@@ -293,7 +291,6 @@ class GroupKeys:
         holder.requester = requester
         if holder.is_gone:
             holder.is_gone = False
-            self._joined_lacking += holder.joined
         elif subscriber not in self._lacking:
             return
         self._lacking[subscriber] = 0, AGAIN_NS

@@ -160,7 +160,7 @@ class Keyring:
     """
 
     def __init__(self) -> None:
-        require_cryptography("security")
+        require_cryptography()
         self._sessions: dict[int, _Session] = {}
         self._keys: dict[bytes, OpeningKey] = {}
         self._last: OpeningKey | None = None

@@ -56,12 +56,12 @@ def pick_cipher(processor: str) -> Cipher:
     return "chacha20-poly1305"
 
 
-def require_cryptography(what: str) -> Any:
-    """Return the module that has the ciphers; `MissingExtraError` names `what` needs it."""
+def require_cryptography() -> Any:
+    """Return the module that has the ciphers; raises `MissingExtraError`."""
     try:
         from cryptography.hazmat.primitives.ciphers import aead
     except ImportError:
-        raise MissingExtraError(what, "cryptography", "security") from None
+        raise MissingExtraError("security", "cryptography", "security") from None
     return aead
 
 
@@ -103,7 +103,7 @@ def make_secret(cipher: Cipher, rng: Random) -> Secret:
 
 
 def _aead(secret: Secret) -> Any:
-    package = require_cryptography("security")
+    package = require_cryptography()
     kind = package.AESGCM if secret.cipher == AES else package.ChaCha20Poly1305
     return kind(secret.key)
 

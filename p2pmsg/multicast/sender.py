@@ -276,12 +276,12 @@ class MulticastSender:
         if nack.parts_of is not None:
             if nack.parts_of >= high:
                 return
-            kept = self._replay.frames(nack.topic, nack.parts_of, nack.parts_of + 1, 1)
-            if not kept or kept[0].start != nack.parts_of:
+            kept = self._replay.first(nack.topic, nack.parts_of, nack.parts_of + 1)
+            if kept is None or kept.start != nack.parts_of:
                 return
             stream = f"{nack.topic}{_PARTS_OF}{nack.parts_of}"
-            size = datagram.part_bytes(bytes(kept[0].frame), self.datagram_bytes)
-            low, high = 0, -(-len(kept[0].frame) // size)
+            size = datagram.part_bytes(bytes(kept.frame), self.datagram_bytes)
+            low, high = 0, -(-len(kept.frame) // size)
         else:
             low = high if earliest is None else earliest
         clipped = [(max(start, low), min(stop, high)) for start, stop in ranges]
@@ -291,17 +291,17 @@ class MulticastSender:
     def _make(self, requester: bytes, stream: str, start: int, stop: int) -> Repair | None:
         topic, _, sequence = stream.partition(_PARTS_OF)
         first = int(sequence) if sequence else start
-        kept = self._replay.frames(topic, first, first + 1, 1)
-        if not kept or kept[0].start > first:
+        kept = self._replay.first(topic, first, first + 1)
+        if kept is None or kept.start > first:
             return None
         flags = wire.FLAG_RETRANSMISSION
         if sequence:
             stop = min(stop, start + 32)
-            frame = bytes(kept[0].frame)
+            frame = bytes(kept.frame)
             frames = datagram.fragments(frame, self.datagram_bytes, flags)[start:stop]
         else:
-            frames = self.parts(bytes(kept[0].frame), flags)
-            stop = min(stop, kept[0].stop)
+            frames = self.parts(bytes(kept.frame), flags)
+            stop = min(stop, kept.stop)
         if not frames:
             return None
         return Repair(requester, frames, stream, start, stop)

@@ -84,7 +84,7 @@ class BlockSigner:
     __slots__ = ("_sign", "public")
 
     def __init__(self, secret: bytes) -> None:
-        require_cryptography("security")
+        require_cryptography()
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         key = Ed25519PrivateKey.from_private_bytes(secret)
@@ -123,7 +123,7 @@ class BlockVerifier:
     __slots__ = ("_blocks", "_invalid", "_verify", "public")
 
     def __init__(self, public: bytes) -> None:
-        require_cryptography("security")
+        require_cryptography()
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 

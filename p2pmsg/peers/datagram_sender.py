@@ -131,7 +131,7 @@ class DatagramSender:
         """Send what is in the outbox, in trains; False where frames remain."""
         trains = 0
         while outbox or self._parts:
-            self.receive_subscriptions()  # the caller keeps the driver from it
+            self.take_subscriptions()  # the caller keeps the driver from it
             if trains >= _SENT_AT_ONCE or not self._may_send():
                 return False
             if self.multicast.parity is not None:
@@ -163,7 +163,7 @@ class DatagramSender:
             self.multicast.window.sent(len(made) + _DATAGRAM_COST_BYTES)
             self._bucket.take(len(made), self._now_ns())
 
-    def receive_subscriptions(self) -> list[bytes]:
+    def take_subscriptions(self) -> int:
         """Take what receivers have sent; there are no subscriptions."""
         for one in self.lines:
             for _ in range(_ANSWERS_PER_CALL):
@@ -172,7 +172,7 @@ class DatagramSender:
                     break
                 self.multicast.receive(*answer, now_ns=self._now_ns())
         self.send_repairs()
-        return []
+        return 0
 
     def close(self, linger_ms: int = 0) -> None:
         """Close."""

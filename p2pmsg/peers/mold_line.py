@@ -16,7 +16,7 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.wire import FrameError
 from transports.endpoint import is_address, request_address
 from transports.own_log import own_log as _log
-from transports.trouble import Trouble
+from transports.trouble import Rarely, Trouble
 
 _now_ns: Final = time.monotonic_ns
 _ANSWER_BYTES: Final = 65_536
@@ -163,11 +163,6 @@ class MoldLine(DatagramLine):
             )  # fmt: skip
         return taken
 
-    def receive_awake(self) -> bytes | None:
-        """Give the core what has come, and return nothing."""
-        self.take()
-        return None
-
     def close(self) -> None:
         """Close."""
         self._group.servers.close()
@@ -193,8 +188,9 @@ class MoldClient:
     ) -> None:
         self._core = core
         self._servers = servers
-        self._requests = MoldRequests(feed, session, len(servers.names))
+        self._requests = MoldRequests(feed, session)
         place = f"the request servers {', '.join(servers.names)}: requests cannot be sent"
+        self._rarely = Rarely()
         self._unsent = Trouble(place, "other servers are asked, too")
         self.socket: socket.socket | None = None
         self.malformed = 0
@@ -206,10 +202,11 @@ class MoldClient:
         self._flush()
         while requests.silenced:
             server = requests.silenced.popleft()
-            _log.warning(
-                "the request server %s does not answer; the others are asked, if there are any",
-                self._servers.names[server],
-            )
+            if self._rarely.is_due():
+                _log.warning(
+                    "the request server %s does not answer; the next one is asked, if there is any",
+                    self._servers.names[server],
+                )
         return True
 
     def receive(self) -> bytes | None:
@@ -240,7 +237,7 @@ class MoldClient:
         """Return False: its descriptor stays readable as long as there is something."""
         return False
 
-    def reconnect(self, *, learn: bool = False) -> None:
+    def reconnect(self, *, follow: bool = False) -> None:
         """Do nothing."""
 
     def check(self) -> bool:

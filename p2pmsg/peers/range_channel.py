@@ -24,6 +24,8 @@ _FRAMES_MAX: Final = 1000
 """How many frames are taken from one socket in a turn."""
 _TRAINS_PER_CALL: Final = 64
 _HEARD_MAX: Final = 64
+_REPORTS_NS: Final = 10_000_000_000
+"""How often what is reported of connections is read at least: it has no bound."""
 _CLIENTS_MAX: Final = 64
 """Recovery connections, of a group's publishers; for a further one the oldest is closed."""
 
@@ -80,7 +82,7 @@ class RangeChannel:
         prefixes: of frames that are to come over the data path besides welcomes.
         first_ns: when to look the first time who is there that sends no welcome. Default None:
             after 5 s.
-        learns: whether connections that are made again are followed: see `last_byte_ns`.
+        follows: whether connections that are made again are followed: see `last_byte_ns`.
 
     Attributes:
         place: as it was given.
@@ -97,7 +99,7 @@ class RangeChannel:
         security: "Security | None" = None,
         prefixes: Iterable[bytes] = (),
         first_ns: int | None = None,
-        learns: bool = False,
+        follows: bool = False,
     ) -> None:
         if security is not None and place.endpoint.is_datagram:
             raise ConfigError("endpoint", "tcp:// or ipc:// with security", str(place.endpoint))
@@ -108,7 +110,7 @@ class RangeChannel:
         self._security = security
         self._curve = curve_client(security, place.endpoint)
         self._prefixes = [wire.control_prefix(Kind.WELCOME), *prefixes]
-        self._first_ns, self._learns = first_ns, learns
+        self._first_ns, self._follows = first_ns, follows
         self._unanswered: Unanswered | None = None
         self._line: transports.DataReceiver | WelcomeLine | None = None
         self._clients: dict[transports.Endpoint, transports.RecoveryClient] = {}
@@ -171,6 +173,8 @@ class RangeChannel:
         due_ns = 2**63 if self._unanswered is None else self._unanswered.next_ns
         if self._security is not None:
             due_ns = min(due_ns, now_ns + EVERY_NS)
+        elif self._follows:
+            due_ns = min(due_ns, now_ns + _REPORTS_NS)
         return due_ns if place.relay is None else min(due_ns, place.relay.due_ns)
 
     def flush(self) -> None:
@@ -194,11 +198,6 @@ class RangeChannel:
         """
         client = self._clients.get(address)
         return None if client is None else client.last_byte_ns(now_ns)
-
-    def end_learning(self) -> None:
-        """Follow the connections no further, while nobody waits."""
-        for client in self._clients.values():
-            client.end_learning()
 
     def reset(self) -> None:
         """Have other sockets; these are closed by the next turn."""
@@ -266,7 +265,7 @@ class RangeChannel:
             if not place.is_here(address):
                 self._close_client(address)
             elif address in renewals:
-                client.reconnect(learn=self._learns)
+                client.reconnect(follow=self._follows)
 
     def _open_line(self, now_ns: int) -> None:
         place = self.place
@@ -325,7 +324,6 @@ class RangeChannel:
         if watch is not None and now_ns >= watch.next_ns:
             watch.check([place.has_answered], [place.invalid], now_ns)
             self.keys.note(watch.take_closed())
-        if self._security is not None:
-            self.keys.check(self._connections(), now_ns)
+        self.keys.check(self._connections(), now_ns)
         if self.keys.has_error:
             place.on_change()

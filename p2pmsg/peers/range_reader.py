@@ -82,7 +82,7 @@ class RangeReaderPeer(Peer):
         self._place = Place(endpoint, publisher, known=known, frame_bytes_max=frame_bytes_max)
         # A caller learns in time who is there that is silent.
         self._channel = RangeChannel(
-            self._place, network, security=security, first_ns=timeout_ns // 4, learns=True
+            self._place, network, security=security, first_ns=timeout_ns // 4, follows=True
         )
         self._fetches: WeakValueDictionary[tuple[int, str], RangeFetch] = WeakValueDictionary()
         self._questions: WeakSet[PlaceHeads] = WeakSet()
@@ -261,22 +261,19 @@ class RangeReaderPeer(Peer):
         """Return what comes at `position` of a range, before its end."""
         channel = self._channel
         fetch.begin(position, self.now_ns())
-        try:
-            while True:
-                self.check_open()
-                now_ns = self.now_ns()
-                item = fetch.next_item(now_ns)
-                if item is not None:
-                    channel.flush()
-                    return item
-                if fetch.is_silent(now_ns) and (whom := fetch.whom) is not None:
-                    fetch.on_partial(channel.last_byte_ns(whom.recovery, now_ns))
-                due_ns = fetch.ask(now_ns)
+        while True:
+            self.check_open()
+            now_ns = self.now_ns()
+            item = fetch.next_item(now_ns)
+            if item is not None:
                 channel.flush()
-                channel.raise_refused()
-                yield Wait(fetch.has_changed, due_ns)
-        finally:
-            channel.end_learning()
+                return item
+            if fetch.is_silent(now_ns) and (whom := fetch.whom) is not None:
+                fetch.on_partial(channel.last_byte_ns(whom.recovery, now_ns))
+            due_ns = fetch.ask(now_ns)
+            channel.flush()
+            channel.raise_refused()
+            yield Wait(fetch.has_changed, due_ns)
 
     def found(self) -> str:
         """Return who is at the endpoint that sends no welcome, or why it refuses us."""

@@ -482,7 +482,7 @@ class Receiving:
             key = self._core.lines[command.line].key
             client = None if key is None else self._clients.get(key)
             if client is not None:
-                client.reconnect(learn=True)
+                client.reconnect(follow=True)
         elif what == "warn":
             place = f"{self._endpoints[command.line]}: " if command.line >= 0 else ""
             _log.warning("%s%s", place, command.text)

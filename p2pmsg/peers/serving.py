@@ -155,7 +155,7 @@ class ServingPeer(Peer):
 
     def _take_subscriptions(self) -> None:
         self.server.connections.update()
-        self.sender.receive_subscriptions()
+        self.sender.take_subscriptions()
 
     def _send_waiting(self) -> None:
         if self.outgoing.waits:
@@ -362,7 +362,7 @@ class ServingPeer(Peer):
 
     def _counts(self) -> dict[str, Any]:
         """Return the counters of `ServingStats`."""
-        from p2pmsg.peers.stats import connection_counts, requester_stats
+        from p2pmsg.peers.stats import connection_counts
 
         core, guard, requests = self.core, self.outgoing.guard, self.core.requests
         return {
@@ -370,7 +370,7 @@ class ServingPeer(Peer):
             "subscribers": core.joined, "replay_bytes": core.replay.bytes_held,
             "repaired": dict(requests.messages_repaired),
             "log": None if core.log is None else core.log.stats(),
-            "requesters": requester_stats(requests), "frames_shed": guard.frames_shed,
+            "frames_shed": guard.frames_shed,
             "stalls": guard.stalls, "stalled": guard.stalled_ns / 1e9,
             "frames_invalid": dict(requests.invalid), "undelivered": self.undelivered,
             "subscribers_forgotten": requests.known.forgotten_names(),

@@ -4,8 +4,7 @@ from typing import Any
 
 import transports
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.publisher.requests import RequestHandler
-from p2pmsg.stats import MulticastLineStats, MulticastStats, PublisherStats, RequesterStats
+from p2pmsg.stats import MulticastLineStats, MulticastStats, PublisherStats
 
 
 def publisher_stats(core: PublisherCore, group: Any, counts: dict[str, Any]) -> PublisherStats:
@@ -22,21 +21,6 @@ def publisher_stats(core: PublisherCore, group: Any, counts: dict[str, Any]) -> 
         messages_repaired=sum(counts["repaired"].values()),
         multicast=None if group is None else _multicast_stats(group), **counts,
     )  # fmt: skip
-
-
-def requester_stats(requests: RequestHandler) -> list[RequesterStats]:
-    """Return what each of the subscribers was sent again."""
-    names = {known.requester: known.name for known in requests.known.by_id().values()}
-    return [
-        RequesterStats(
-            name=names.get(requester) or requester.hex(),
-            messages=stats.messages_sent,
-            bytes=stats.bytes_sent,
-            refused=stats.ranges_refused,
-            throttled=stats.throttled,
-        )
-        for requester, stats in requests.scheduler.requester_stats().items()
-    ]
 
 
 def connection_counts(*sockets: object) -> dict[str, int]:
@@ -69,7 +53,6 @@ def _multicast_stats(sender: Any) -> MulticastStats:
         nacks=multicast.nacks,
         messages_repaired=multicast.messages_repaired,
         bytes_repaired=multicast.bytes_repaired,
-        repairs_throttled=multicast.repair.repairs_throttled,
         receivers_waited_for=multicast.window.receivers,
         window_waits=sender.waits,
         invalid=dict(multicast.invalid),

@@ -82,13 +82,13 @@ class AccessWatch:
             return False
         allowed, revoked = self._allowed, self.access_rules.revoked
         self.ended, self._revoked = revoked - self._revoked, revoked
-        if allowed is not None:
-            allowed.recheck()
         for user in sorted(self.ended):
             if allowed is not None:
                 allowed.end_user(user)
             if self._server is not None:
                 self._server.end_user(user)
+        if allowed is not None:
+            allowed.recheck()
         return True
 
 

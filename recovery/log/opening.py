@@ -43,22 +43,17 @@ class OpenReport:
     Attributes:
         clean: whether it had been closed, so that no segment was read.
         bytes_cut: the torn tail that was cut off the last segment.
-        segments_scanned: how many segments were read: the last one after a crash, and those whose
-            index is missing or damaged.
-        os_crash: whether messages may be gone that were acknowledged: the operating system
-            crashed, or a file was damaged or cut.
         copied: whether the directory is a copy of the one that was written, so that a new session
             has begun.
-        skipped: (session, topic, start, stop) that no message has because of that: what may have
-            been after the last one, and what is gone between others.
+        skipped: (session, topic, start, stop) that no message has since the operating system
+            crashed, or a file was damaged or cut: what may have been after the last one, and what
+            is gone between others.
         findings: what is damaged; it is not served.
 
     """
 
     clean: bool
     bytes_cut: int = 0
-    segments_scanned: int = 0
-    os_crash: bool = False
     copied: bool = False
     skipped: tuple[tuple[int, str, int, int], ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -175,8 +170,6 @@ def open_log(
     report = OpenReport(
         clean=is_clean,
         bytes_cut=found.bytes_cut,
-        segments_scanned=found.scanned,
-        os_crash=has_crashed or jumps or cut is not None,
         copied=copied,
         skipped=tuple((own, topic, *part) for topic, all_ in skipped.items() for part in all_),
         findings=tuple(found.findings),

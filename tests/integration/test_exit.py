@@ -191,7 +191,7 @@ LEAVES = f"""
 import transports
 sender = transports.ZmqSender("tcp://127.0.0.1:0", context=transports.context())
 print(sender.endpoint, flush=True)
-while not sender.receive_subscriptions():
+while not sender.take_subscriptions():
     pass
 for number in range({SENT}):
     frame = b"%08d" % number + bytes([number]) * {FRAME_BYTES - 8}

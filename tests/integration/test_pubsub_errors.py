@@ -23,8 +23,7 @@ from tests.integration.peers import (
     ranges,
     take,
 )
-from transports import context
-from transports.connections import Connections
+from transports import connections, context
 
 LONG = "x" * 256
 BAD_PUBLISHERS = {
@@ -212,10 +211,11 @@ def test_publish_many_refuses(make_publisher, values, columns, kind):
 
 
 @pytest.fixture
-def bound():
+def bound(monkeypatch):
+    monkeypatch.setattr(connections, "CONNECTIONS_MAX", 2)
     shared = context()
     made = shared.socket(zmq.PUB)
-    counted = Connections(made, shared, connections_max=2, subscriptions_max=10)
+    counted = connections.Connections(made, shared)
     made.bind("tcp://127.0.0.1:*")
     yield counted, made.get(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
     counted.close()

@@ -171,9 +171,8 @@ class SealedGroup(RuleBasedStateMachine):
     @invariant()
     def bounds_hold(self):
         keys = self.keys
-        assert 0 <= keys._joined_lacking <= len(keys._lacking) <= keys.receivers <= 2
-        lacking = sum(keys._holders[one].joined for one in keys._lacking)
-        assert keys._joined_lacking == lacking
+        assert keys._lacking.keys() <= keys._holders.keys()
+        assert keys.receivers <= 2
         assert len(keys._openers) <= 4 * keys.receivers
         assert all(len(ring.ids(SESSION)) <= 9 for ring in self.rings.values())
 

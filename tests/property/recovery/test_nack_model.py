@@ -100,7 +100,7 @@ class Run:
         self.now_ns = end_ns
 
     def ask(self) -> None:
-        for start, stop in (due := self.nacks.due(now_ns=self.now_ns, ranges_max=3)):
+        for start, stop in (due := self.nacks.due(now_ns=self.now_ns)):
             for sequence in range(start, stop):
                 asked_ns = self.asked_ns.get(sequence, -(10**15))
                 assert sequence in self.added_ns
@@ -108,7 +108,6 @@ class Run:
                 assert self.now_ns - asked_ns >= 18 * MS
                 assert self.now_ns >= self.quiet_until_ns
                 self.asked_ns[sequence] = self.now_ns
-        assert len(due) <= 3
         assert due == sorted(due)
 
     def give_up(self) -> None:

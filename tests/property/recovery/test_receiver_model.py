@@ -141,7 +141,7 @@ class Run:
         ledger = receiver.handed + receiver.lost + receiver.missing + receiver.buffered
         assert receiver.head - receiver.start == ledger == receiver.published
         assert receiver.bytes_held <= self.config.reorder_bytes_max
-        assert receiver.frames_held <= self.bounds["FRAMES_MAX"]
+        assert len(receiver._reorder._frames) <= self.bounds["FRAMES_MAX"]
         assert len(list(receiver.missing_ranges)) <= self.bounds["GAPS_MAX"]
         assert len(receiver.lost_ranges) <= self.bounds["LOSSES_MAX"]
         assert receiver.expected == (self.position if receiver.started else 0)

@@ -103,7 +103,7 @@ def test_frames_before_the_start_is_known_are_put_in_place():
     stream.start_at(4, now_ns=0)
     assert outputs(stream) == [Delivery("3-6", 4, 1, 2)]
     assert list(stream.missing_ranges) == [(6, 7), (9, 11)]
-    assert (stream.start, stream.expected, stream.early) == (4, 6, 1)
+    assert (stream.start, stream.expected) == (4, 6)
 
 
 def test_what_never_fits_is_lost_by_overflow():
@@ -138,7 +138,8 @@ def test_a_small_space_is_filled_about_once_a_round_trip(loss):
     """Although it is full of frames far ahead when it begins to ask."""
     total, space, rng = 20_000, 200, Random(3)
     config = ReceiverConfig(reorder_bytes_max=SIZE * space)
-    feedback = Feedback(rng, retry_interval=0.001, retry_min=0.001, group_size=1)
+    feedback = Feedback(rng)
+    feedback.group_size = 1
     stream: StreamReceiver[str] = StreamReceiver(config, rng, feedback)
     stream.start_at(0, now_ns=0)
     put(stream, *((sequence, sequence + 1) for sequence in range(30, total, 30)))

@@ -24,7 +24,7 @@ def test_a_frame_in_parts_is_kept_by_reference_and_joined_when_it_is_asked_for()
     buffer.append("a", 0, 1, frame, now_ns=0, timestamp_ns_max=7)
     del frame
     assert sys.getrefcount(value) == before + 1
-    (kept,) = buffer.frames("a", 0, 1, 1)
+    kept = buffer.first("a", 0, 1)
     assert kept == buffer.first_at_or_after("a", 7) == (0, 1, b"head" + value + b"tail", 7)
     buffer.append("a", 1, 1, b"x", now_ns=0, timestamp_ns_max=7)
     assert sys.getrefcount(value) == before

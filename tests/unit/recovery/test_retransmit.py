@@ -1,4 +1,4 @@
-from recovery import RetransmitScheduler
+from recovery import RetransmitScheduler, retransmit
 
 
 def scheduler(**options) -> RetransmitScheduler:
@@ -18,11 +18,12 @@ def serve(of: RetransmitScheduler, count: int, *, now_ns: int = 0, size: int = 1
     return served
 
 
-def test_the_longest_idle_requester_makes_space_and_a_busy_one_does_not():
-    answers = scheduler(requesters_max=2)
+def test_the_longest_idle_requester_makes_space_and_a_busy_one_does_not(monkeypatch):
+    monkeypatch.setattr(retransmit, "REQUESTERS_MAX", 2)
+    answers = scheduler()
     answers.request(b"idle", "s", [(0, 1)], now_ns=0)
     serve(answers, 1)
     answers.request(b"busy", "s", [(0, 5)], now_ns=0)
     assert answers.request(b"new", "s", [(0, 5)], now_ns=0) == []
-    assert sorted(answers.requester_stats()) == [b"busy", b"new"]
+    assert list(answers.waiting(b"new", "s")) == [(0, 5)]
     assert answers.request(b"more", "s", [(0, 5)], now_ns=0) == [(0, 5)]

@@ -26,7 +26,7 @@ def join(opened, sender, prefix=b"", **options):
     receiver = opened(ZmqReceiver, sender.endpoint.replace("*", "127.0.0.1"), **options)
     receiver.subscribe(prefix)
     receiver.connect()
-    eventually(sender.receive_subscriptions)
+    eventually(sender.take_subscriptions)
     return receiver
 
 

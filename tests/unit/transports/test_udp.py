@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from tests.endpoints import free_port
-from transports import AddressError, ClosedError, EndpointError
+from transports import AddressError, ClosedError, EndpointError, udp
 from transports.udp import UdpReceiver, UdpSender
 
 
@@ -142,9 +142,12 @@ def test_a_closed_one_says_so(opened):
             call()
 
 
-def test_a_senders_buffer_for_answers_is_as_large_as_it_says_and_its_drops_are_counted(opened):
-    sender = opened(UdpSender(PLACES["address"].format(free_port()), answer_buffer_bytes=8192))
+def test_a_senders_buffer_for_answers_is_as_large_as_it_says_and_its_drops_are_counted(
+    opened, monkeypatch
+):
     large = opened(UdpSender(PLACES["address"].format(free_port())))
+    monkeypatch.setattr(udp, "ANSWER_BUFFER_BYTES", 8192)
+    sender = opened(UdpSender(PLACES["address"].format(free_port())))
     assert large.buffer_bytes > sender.buffer_bytes
     assert large.buffer_bytes > 100_000
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:

@@ -25,6 +25,7 @@ from transports import (
     ZmqRecoveryClient,
     ZmqRecoveryServer,
     ZmqSender,
+    connections,
     free_zmq_frames,
     make_zmq_frame,
     parse_endpoint,
@@ -113,7 +114,7 @@ def test_close_is_idempotent_and_possible_from_another_thread(opened):
         lambda: sender.send(b""),
         lambda: sender.send(make_zmq_frame(bytes(SHARED_BYTES))),
         lambda: sender.send_shedding(b""),
-        sender.receive_subscriptions,
+        sender.take_subscriptions,
         receiver.receive,
         receiver.connect,
         lambda: receiver.subscribe(b""),
@@ -243,20 +244,20 @@ def test_an_admission_that_raises_refuses_one_connection_and_no_other(opened, ca
     assert server.user == "known"
 
 
-def test_subscriptions_that_are_refused_count_for_the_bounds(opened):
+def test_subscriptions_that_are_refused_count_for_the_bounds(opened, monkeypatch):
+    monkeypatch.setattr(connections, "SUBSCRIPTIONS_MAX", 50)
     sender = opened(
         ZmqSender,
         LOOPBACK,
         curve=CurveServer(SERVER, key_text),
         allows=lambda _, prefix: not prefix,
     )
-    sender.connections.subscriptions_max = 50
     receiver = opened(ZmqReceiver, sender.endpoint, curve=client_of())
     for number in range(60):
         receiver.subscribe(b"%d" % number)
     receiver.connect()
-    eventually(lambda: (sender.receive_subscriptions(), sender.connections.oversubscribed)[1])
-    sender.receive_subscriptions()
+    eventually(lambda: (sender.take_subscriptions(), sender.connections.oversubscribed)[1])
+    sender.take_subscriptions()
     assert all(len(one.prefixes) <= 51 for one in sender.allowed._subscribers.values())
 
 

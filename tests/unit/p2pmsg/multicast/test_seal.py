@@ -92,7 +92,7 @@ def test_without_the_package_an_error_names_the_extra(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
     with pytest.raises(MissingExtraError, match=r"p2pmsg\[security\]"):
-        seal.require_cryptography("security")
+        seal.require_cryptography()
 
 
 class SlowWindow:

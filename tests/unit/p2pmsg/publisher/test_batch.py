@@ -9,6 +9,7 @@ from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.packing import pack_slice
 from p2pmsg.wire import Frame, decode_columns
+from tests.kept import kept_frames
 from tests.unit.p2pmsg.interrupts import interrupt_at
 from tests.unit.p2pmsg.publisher.served import take_sent
 
@@ -50,7 +51,7 @@ def messages(publisher):
     """All messages by sequence, sent or kept for repair; what is there twice must be the same."""
     publisher.flush(now_ns=1)
     found = {}
-    kept = [row.frame for row in publisher.replay.frames("t", 0, 2**62, 2**62)]
+    kept = [row.frame for row in kept_frames(publisher.replay, "t")]
     sent = take_sent(publisher)
     logged = [] if publisher.log is None else logged_frames(publisher)
     assert set(sent) <= {*kept, *logged}

@@ -10,6 +10,7 @@ import p2pmsg
 from p2pmsg import PublisherConfig
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.wire import Frame, decode_columns
+from tests.kept import kept_frames
 from tests.unit.p2pmsg.publisher.served import take_sent
 
 WALL_NS, SECOND = 1_700_000_000 * 10**9, 10**9
@@ -32,7 +33,7 @@ MESSAGES = st.tuples(
 def kept(core, topic):
     """Return all messages of a topic, as its frames have them; the time only where it was given."""
     found = []
-    for row in core.replay.frames(topic, 0, 2**62, 2**62):
+    for row in kept_frames(core.replay, topic):
         frame = Frame(bytes(row.frame))
         values, times, keys, headers = decode_columns(frame)
         for at, value in enumerate(values):

@@ -120,7 +120,6 @@ def test_what_is_on_its_way_is_not_sent_again():
     assert publisher.requests.next_deadline_ns(now_ns=0) is None
     assert publisher.requests.frames_repaired == 2
     assert publisher.requests.messages_repaired == {"buffer": 2, "log": 0}
-    assert publisher.requests.scheduler.messages_lingering == 1
 
 
 def test_who_asks_for_heads_without_end_is_not_answered(monkeypatch):

@@ -162,15 +162,10 @@ def test_a_crash_between_a_new_segment_and_the_index_of_the_old_one(how, closed)
         log.kill()
     assert read_all(log.reader()) == log.written
 
-    report = log.open()
-    assert report.segments_scanned == {(True, "deleted"): 1, (True, "half"): 0}.get(
-        (closed, how), 0 if closed else 2
-    )
-    assert report.skipped == ()
+    assert log.open().skipped == ()
     for (session, topic), following in log.next.items():
         assert log.writer.next(session, topic) == following
     assert read_all(log.writer.reader()) == read_all(log.reader()) == log.written
     log.close()
     log.kill()
     assert list(verify("log", store=log.store)) == []
-    assert log.open().segments_scanned == 0  # the index was made again

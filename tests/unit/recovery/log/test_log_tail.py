@@ -38,15 +38,6 @@ def left(count, config=CONFIG, *, is_closed=False):
     return store
 
 
-def test_a_killed_process_leaves_how_far_it_had_written():
-    store = left(5)
-    (name,) = [name for name in store.names() if name.endswith(".log")]
-
-    assert read_head(store).end == (0, len(store.read(name)))
-    assert list(verify("log", store=store)) == []
-    assert LogReader("log", store=store).find_cut() is None
-
-
 @pytest.mark.parametrize("byte_count", [1, 100, 350])
 def test_a_log_that_was_cut_skips_to_its_mark(byte_count):
     store = left(5)
