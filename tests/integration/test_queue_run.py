@@ -20,19 +20,6 @@ def queue(make_pusher, make_puller):
     return pusher, make_puller(pusher.endpoint)
 
 
-def test_each_job_is_done_and_acknowledged(queue):
-    pusher, puller = queue
-    for number in range(100):
-        pusher.push(number)
-    seen = []
-
-    puller.run(lambda job: seen.append(job.value), count=100)
-
-    assert seen == [*range(100)]
-    pusher.join(timeout=60)
-    assert pusher.stats().done == 100
-
-
 def test_a_failing_job_is_tried_again_and_others_go_on(queue, caplog):
     pusher, puller = queue
     for number in range(3):

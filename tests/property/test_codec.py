@@ -3,7 +3,6 @@
 import datetime
 import decimal
 import enum
-import math
 import uuid
 from dataclasses import dataclass
 
@@ -148,10 +147,6 @@ def test_the_bytes_of_the_protocol_page():
         for encoder, codec in ((SPEC, by_msgspec), (PACK, by_msgpack)):
             data = encoder.encode(codec.Ext(*extensions.pack(value)))
             assert data == bytes.fromhex(expected), value
-
-
-def test_a_nan_float_stays_one():
-    assert math.isnan(READ_PACK.decode(SPEC.encode(math.nan)))
 
 
 def test_long_texts_bytes_and_arrays_have_the_same_heads():

@@ -36,30 +36,8 @@ class Struct(codec.Struct):
     size: int = 1
 
 
-class Row(codec.Struct, array_like=True):
-    price: Any
-    size: int = 1
-
-
-PLAIN = {
-    "numbers": [1, -(2**63), 2**64 - 1, 1.5, True, None],
-    "texts": {"a": "b", b"c": b"d", 1: bytearray(b"e"), (1, "x"): memoryview(b"f")},
-    "an aware datetime": [datetime.datetime(2026, 1, 1, tzinfo=UTC)],
-    "a tuple and a set": [(1, 2), {3}, frozenset((4,))],
-    "records": [Order(1.5), Struct("a"), Row(1), Order(Order(2))],
-    "an Enum in a record": Order(1, Side.BUY),
-    "an extension": codec.Ext(5, b"x"),
-}
-
-
 def arrived(value):
     return codec.decode(codec.encode(value))
-
-
-@pytest.mark.parametrize("value", PLAIN.values(), ids=PLAIN)
-def test_what_needs_nothing_is_left_as_it_is(value):
-    assert prepare_noting(value, None, "value") == (value, False)
-    assert prepare(value) is value
 
 
 REFUSED = {

@@ -68,23 +68,6 @@ def feeds():
     return feeds
 
 
-def test_a_session_that_begins_again_under_its_name_is_a_new_one(feeds):
-    feeds.taken()
-    feeds.pass_ms(rules.AGAIN_NS // MS)
-    feeds.messages(1, 3, incarnation=b"b")
-    feeds.messages(3, 5, incarnation=b"b")
-    assert feeds.taken() == [b"b1", b"b2", b"b3", b"b4"]
-    assert feeds.endings() == [("S1", 101, False)]
-    assert list(feeds.sessions.restarts) == [("S1", 101, 1)]
-    first, second = feeds.core.streams
-    assert (first.peer.session, second.peer.session) == (
-        session_id(NAME), session_id(NAME, 1),
-    )  # fmt: skip
-    assert (first.peer.name, second.peer.name) == ("S1", "S1")
-    assert (second.receiver.start, second.receiver.missing, second.receiver.lost) == (1, 0, 0)
-    assert first.receiver.lost == 0
-
-
 def test_what_comes_of_it_before_that_is_certain_is_dropped_and_asked_for(feeds):
     """It might be of the former one, and fill its gap with another one's messages."""
     feeds.messages(150, 401)

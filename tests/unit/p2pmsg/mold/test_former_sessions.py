@@ -25,24 +25,6 @@ def closed(feeds):
     return [one.session for one in commands if one.what is Action.DISCONNECT]
 
 
-def test_it_is_asked_for_and_delivered_and_then_the_session_ends(feeds):
-    assert feeds.taken() == [b"1", b"2", b"b1"]
-    feeds.pass_ms(1)
-    assert feeds.asked() == [(3, 10)]
-    assert session_id(FIRST) in feeds.core.recovering
-    feeds.answer(3, 8, name=FIRST)
-    feeds.messages(2, 3, name=SECOND, incarnation=b"b")
-    feeds.pass_ms(1000)
-    assert feeds.endings() == []
-    assert closed(feeds) == []
-    feeds.answer(8, 10, name=FIRST)
-    assert feeds.taken() == [b"3", b"4", b"5", b"6", b"7", b"b2", b"8", b"9"]
-    assert feeds.endings() == [("E1", 10, True)]
-    feeds.pass_ms(300)
-    assert closed(feeds) == [session_id(FIRST)]
-    assert feeds.core.peers[session_id(FIRST)].gone
-
-
 def test_what_nobody_answers_is_lost_after_its_usual_time(feeds):
     feeds.taken()
     feeds.pass_ms(9000)

@@ -4,7 +4,6 @@ import pytest
 
 from p2pmsg import wire
 from p2pmsg.config import PublisherConfig
-from p2pmsg.errors import MessageError
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.packing import pack_slice
@@ -79,75 +78,6 @@ def logged_frames(publisher):
     return frames
 
 
-PARTS = {
-    "none": {},
-    "a key": {"key": "k"},
-    "a time": {"timestamp_ns": WALL_NS - 9},
-    "headers": {"headers": {"h": 1}},
-    "all": {"key": "k", "timestamp_ns": 5, "headers": {}},
-}
-
-
-@pytest.mark.parametrize("late", PARTS.values(), ids=PARTS)
-@pytest.mark.parametrize("early", PARTS.values(), ids=PARTS)
-def test_columns_are_filled_where_a_message_has_no_part_in_them(early, late):
-    publisher = core()
-    publish(publisher, 0)
-    sent = [{}, early, {}, late, {}, early]
-    for number, parts in enumerate(sent[1:], 1):
-        publish(publisher, number, **parts)
-
-    assert messages(publisher) == {
-        number: (
-            number,
-            parts.get("key"),
-            parts.get("timestamp_ns", WALL_NS),
-            parts.get("headers"),
-        )
-        for number, parts in enumerate(sent)
-    }
-
-
-BAD = {
-    "a value": {"value": object()},
-    "a value inside": {"value": [b"x" * 100, {"a": object()}]},
-    "a str that is not UTF-8": {"value": "\ud800"},
-    "a value without end": {},
-    "a key": {"value": 1, "key": 5},
-    "a key that is not UTF-8": {"value": 1, "key": "\ud800"},
-    "a time": {"value": 1, "timestamp_ns": 1.5},
-    "a time too far": {"value": 1, "key": "k", "timestamp_ns": 2**63},
-    "headers": {"value": 1, "key": "k", "timestamp_ns": 5, "headers": [1]},
-    "a name in headers": {"value": 1, "headers": {1: 2}},
-    "a value in headers": {"value": 1, "key": "k", "headers": {"a": object()}},
-    "too large": {"value": bytes(2 * 2**20)},
-    "large headers": {"value": 1, "headers": {"a": bytes(2 * 2**20)}},
-}
-
-
-@pytest.mark.parametrize("busy", [True, False], ids=["in a batch", "alone"])
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-def test_a_message_that_cannot_be_packed_leaves_no_trace(bad, busy):
-    publisher = core()
-    if not bad:
-        endless = []
-        endless.append(endless)
-        bad = {"value": endless}
-    publish(publisher, "before")
-    if busy:
-        publish(publisher, "gathered", key="k0", timestamp_ns=1, headers={"h": 0})
-    with pytest.raises((MessageError, RecursionError)):
-        publish(publisher, now_ns=0 if busy else 10**9, **bad)
-    publish(publisher, "after", key="k1")
-
-    found = messages(publisher)
-    assert [found[sequence][0] for sequence in sorted(found)] == (
-        ["before", "gathered", "after"] if busy else ["before", "after"]
-    )
-    assert found[max(found)] == ("after", "k1", WALL_NS, None)
-    assert publisher.published == len(found)
-
-
 ACTIONS = {
     "publish": lambda publisher: publish(publisher, "this", key="k"),
     "publish what fills the frame": lambda publisher: publish(publisher, "x" * 700, headers={}),
@@ -195,7 +125,3 @@ def test_the_latest_time_of_a_slice_is_found():
 
     assert latest == 9
     assert decode_columns(Frame(data))[1] == times
-
-
-def latest(batches):
-    return batches.topic, batches.batch
