@@ -56,6 +56,7 @@ if TYPE_CHECKING or MISSING:
     from p2pmsg.native.twin import decode_body as decode_body
     from p2pmsg.native.twin import decode_one as decode_one
     from p2pmsg.native.twin import find_block as find_block
+    from p2pmsg.native.twin import pack_lone as pack_lone
     from p2pmsg.native.twin import read_frame as read_frame
 else:
     from p2pmsg.native.compiled import Frame as Frame
@@ -63,6 +64,7 @@ else:
     from p2pmsg.native.compiled import decode_body as decode_body
     from p2pmsg.native.compiled import decode_one as decode_one
     from p2pmsg.native.compiled import find_block as find_block
+    from p2pmsg.native.compiled import pack_lone as pack_lone
     from p2pmsg.native.compiled import read_frame as read_frame
     from p2pmsg.native.compiled import scan_lines as scan_lines
 

@@ -419,6 +419,50 @@ cdef Place _pack(PyObject* value, Place at, Place stop, int levels) noexcept:
     return NULL
 
 
+cdef inline void _put_rest(
+    Place at, uint64_t sequence, Py_ssize_t count, Py_ssize_t length, int64_t timestamp_ns
+) noexcept:
+    """Write the end of a frame's header: `REST_BYTES`."""
+    cdef int place
+    for place in range(8):
+        at[place] = <unsigned char>(sequence >> 8 * (7 - place))
+        at[16 + place] = <unsigned char>(<uint64_t>timestamp_ns >> 8 * (7 - place))
+    for place in range(4):
+        at[8 + place] = <unsigned char>(count >> 8 * (3 - place))
+        at[12 + place] = <unsigned char>(length >> 8 * (3 - place))
+
+
+def pack_lone(bytes prefix not None, sequence, timestamp_ns, value, key, bytes_max):
+    cdef unsigned char body[PACKED_MAX + 3]
+    cdef Place start = body + 2, at = start, stop = body + PACKED_MAX
+    cdef Py_ssize_t lead = PyBytes_GET_SIZE(prefix), size
+    cdef bytes frame
+    cdef Place place
+    body[0], body[1] = 0x94, 0x91
+    at = _pack(<PyObject*>value, at, stop, LEVELS_MAX)
+    if at == NULL:
+        return None
+    if key is None:
+        memcpy(at, b"\xc0\xc0\xc0", 3)
+        at += 3
+    else:
+        at[0], at[1] = 0xC0, 0x91
+        at = NULL if stop - at < 2 or type(key) is not str else _pack(<PyObject*>key, at + 2, stop, 0)
+        if at == NULL:
+            return None
+        at[0] = 0xC0
+        at += 1
+    if at - start > <Py_ssize_t>bytes_max:
+        return None
+    size = at - body
+    frame = PyBytes_FromStringAndSize(NULL, lead + REST_BYTES + size)
+    place = <Place>PyBytes_AS_STRING(frame)
+    memcpy(place, PyBytes_AS_STRING(prefix), lead)
+    _put_rest(place + lead, sequence, 1, size, timestamp_ns)
+    memcpy(place + lead + REST_BYTES, body, size)
+    return frame
+
+
 # ----------------------------------------------------------------------------- open batches
 
 cdef extern from *:

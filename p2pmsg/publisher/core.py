@@ -14,6 +14,7 @@ from typing import Any
 from p2pmsg import codec, control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, LogFailedError, MessageError
+from p2pmsg.native import pack_lone
 from p2pmsg.publisher.batch import PACE_MAX, Batch, BufferPool, OpenBatches
 from p2pmsg.publisher.gathering import GATHER_AFTER, Gathering
 from p2pmsg.publisher.log import PublisherLog
@@ -304,14 +305,20 @@ class PublisherCore(ServingCore[ServedSession]):
             return -1
         sequence = stream.next
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
-        limit = self.config.message_bytes_max
-        try:
-            ready = self._values.prepared(stream, value)
-            frame, kept = lone_frame(stream.prefix, sequence, base_ns, ready, key, headers, limit)
-        except MessageError as error:
-            if is_of_packing(error):
-                return -1  # `publish` looks at the parts
-            raise
+        prefix, limit = stream.prefix, self.config.message_bytes_max
+        packed = None
+        if headers is None:
+            packed = pack_lone(prefix, sequence, base_ns, value, key, limit)
+        if packed is None:
+            try:
+                ready = self._values.prepared(stream, value)
+                frame, kept = lone_frame(prefix, sequence, base_ns, ready, key, headers, limit)
+            except MessageError as error:
+                if is_of_packing(error):
+                    return -1  # `publish` looks at the parts
+                raise
+        else:
+            frame = kept = packed
         if log is not None:
             log.append(topic, sequence, 1, frame, base_ns, wall_ns)
         self.replay.append(topic, sequence, 1, kept, now_ns=now_ns, timestamp_ns_max=base_ns)

@@ -2,11 +2,11 @@
 
 ========================  =====================================================================
 `seal_frame`              an open batch becomes a frame
-`lone_frame`              a message to a frame of its own
+`lone_frame`              a message to a frame of its own, where `native.pack_lone` makes none
 `fill_slice`              many values to one frame, packed in one go
 ========================  =====================================================================
 
-No state, no clock: each could have a compiled twin.
+No state, no clock.
 """
 
 from typing import Any, Final
@@ -20,7 +20,6 @@ _NIL: Final = b"\xc0"
 _LARGE_BYTES: Final = 4 * 1024
 _VALUES_HEADER_BYTES: Final = 6
 _LEAD_BIN32: Final = b"\x94\x91\xc6"
-_LEADS: Final = tuple(bytes((ARRAY4, 0x91, 0xC4, length)) for length in range(256))
 _TIMESTAMP_MAX: Final = 2**62
 _TIMESTAMP_MIN: Final = -(2**62)
 """Up to the year 2116; the difference of two such times fits in 64 bits."""
@@ -264,11 +263,9 @@ def lone_frame(
 
     `prefix` is the stream's `stream_prefix`. The second is how to keep it, without a copy.
     """
-    if type(value) is bytes and (len(value) >= _LARGE_BYTES or len(value) < 256):
-        # Its header is made by hand: a large value is so copied once and not twice, and a small one
-        # is spared the encoder, which takes 1 µs with cold caches.
-        length = len(value)
-        lead = _LEADS[length] if length < 256 else _LEAD_BIN32 + length.to_bytes(4, "big")
+    if type(value) is bytes and len(value) >= _LARGE_BYTES:
+        # Its header is made by hand: so it is copied once and not twice.
+        lead = _LEAD_BIN32 + len(value).to_bytes(4, "big")
         packed = value
     else:
         lead = b"\x94\x91"

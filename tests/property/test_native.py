@@ -183,6 +183,7 @@ assert test_native.compiled.__file__.startswith({folder!r})
 test_native.compare_frames({rounds})
 test_native.compare_lines({rounds})
 test_native_append.compare_appends({rounds} // 2)
+test_native_append.compare_lone({rounds} // 2)
 print("compared")
 """
 

@@ -1,4 +1,4 @@
-"""The compiled function appends messages as its twin in Python does: bytes, counts, errors."""
+"""The compiled functions make of messages what Python does: bytes, counts, errors."""
 
 import enum
 import inspect
@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from p2pmsg import codec, wire
 from p2pmsg.driver.section import Section
+from p2pmsg.native import twin
 from p2pmsg.peers.publisher import PublisherBase
 from p2pmsg.publisher.batch import Batch, OpenBatches
+from p2pmsg.publisher.packing import lone_frame
 from recovery.log.tail import TailSlot
 from tests.property.test_native import compiled, scalars
 
@@ -161,9 +163,44 @@ def compare_appends(rounds):
     cases()
 
 
+PREFIX = wire.stream_prefix("t", 7)
+numbers = st.tuples(
+    st.sampled_from([0, 255, 2**32 + 1, 2**63 - 1]), st.sampled_from([0, -1, 10**18, -(2**63)])
+)
+keys = st.none() | st.text(max_size=5) | st.sampled_from(["\ud800", "k" * 300, "k" * 4070, b"k", 1])
+
+
+def lone(module, numbers, value, key, bytes_max):
+    """What becomes of a message that gets a frame of its own."""
+    try:
+        frame = module.pack_lone(PREFIX, *numbers, value, key, bytes_max)
+        if frame is None:
+            ready = codec.prepare(value, None)
+            frame, _ = lone_frame(PREFIX, *numbers, ready, key, None, bytes_max)
+        return frame
+    except Exception as error:
+        return type(error), str(error)
+
+
+def compare_lone(rounds):
+    @settings(max_examples=rounds, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(numbers, st.lists(published, max_size=20), keys, st.sampled_from([10, 300, 2**20]))
+    def cases(numbers, some, key, bytes_max):
+        for value in some:
+            given = numbers, value, key, bytes_max
+            assert lone(compiled, *given) == lone(twin, *given)
+
+    cases()
+
+
 @pytest.mark.rounds(60, 25_000)
 def test_messages_are_appended_alike(rounds):
     compare_appends(rounds)
+
+
+@pytest.mark.rounds(60, 25_000)
+def test_lone_messages_are_packed_alike(rounds):
+    compare_lone(rounds)
 
 
 PLAIN = [
@@ -178,6 +215,7 @@ def test_common_messages_need_no_python(logged):
     face = CompiledFace(logged, hook=False)
     face._section.lock = None  # nobody takes it
     for number, value in enumerate(PLAIN):
+        assert compiled.pack_lone(PREFIX, 1, 2, value, "key", 2**20) is not None
         for at, topic in enumerate(("t", "other")):
             face._batches[topic].limit = 2**30
             face._batches[topic].encode_into = None
