@@ -324,6 +324,10 @@ class RangeChannel:
         if watch is not None and now_ns >= watch.next_ns:
             watch.check([place.has_answered], [place.invalid], now_ns)
             self.keys.note(watch.take_closed())
-        self.keys.check(self._connections(), now_ns)
+        if self._security is not None:
+            self.keys.check(self._connections(), now_ns)
+        elif self._follows:
+            for client in self._clients.values():
+                client.check()  # it reads what was reported
         if self.keys.has_error:
             place.on_change()
