@@ -16,16 +16,6 @@ from transports.context import Socket
 from transports.zmq_socket import source_of, user_of
 
 
-class _Subscriber:
-    """What one connection subscribes to: by prefix, whether it was allowed."""
-
-    __slots__ = ("prefixes", "user")
-
-    def __init__(self, user: str) -> None:
-        self.user = user
-        self.prefixes: dict[bytes, bool] = {}
-
-
 class AllowedSubscriptions:
     """The subscriptions of one XPUB, which is set to XPUB_MANUAL.
 
@@ -37,7 +27,6 @@ class AllowedSubscriptions:
     Attributes:
         refused: subscriptions that were not taken on.
         ended: connections that were ended because what they may have has changed.
-        revoked: connections that were ended by `end_user`.
 
     """
 
@@ -47,9 +36,7 @@ class AllowedSubscriptions:
         self._socket = socket
         self._connections = connections
         self._allows = allows
-        self.refused = self.ended = self.revoked = 0
-        self._subscribers: dict[int, _Subscriber] = {}
-        connections.on_end = self._forget
+        self.refused = self.ended = 0
         socket.set(zmq.XPUB_MANUAL, 1)
 
     def take(self, note: zmq.Frame) -> None:
@@ -59,46 +46,24 @@ class AllowedSubscriptions:
         if kind == b"\0" and fd < 0:
             self._connections.unsubscribed(prefix)  # its connection has ended
         elif kind == b"\0":
-            subscriber = self._subscribers.get(fd)
-            if subscriber is not None and prefix in subscriber.prefixes:
+            connection = self._connections.known(fd)
+            if connection is not None and prefix in connection.prefixes:
                 self._connections.unsubscribed(prefix, fd)
-                if subscriber.prefixes.pop(prefix):
+                if connection.prefixes.pop(prefix):
                     self._socket.set(zmq.UNSUBSCRIBE, prefix)
-        elif kind == b"\1" and fd >= 0 and self._connections.is_open(fd):
-            self._subscribe(fd, user_of(note), prefix)
-
-    def _subscribe(self, fd: int, user: str, prefix: bytes) -> None:
-        subscriber = self._subscribers.get(fd)
-        if subscriber is None or subscriber.user != user:
-            subscriber = self._subscribers[fd] = _Subscriber(user)
-        is_new = prefix not in subscriber.prefixes
-        if is_new:
-            allowed = subscriber.prefixes[prefix] = self._allows(user, prefix)
-            self.refused += not allowed
-        if subscriber.prefixes[prefix]:  # again for one that had this descriptor before, perhaps
-            self._socket.set(zmq.SUBSCRIBE, prefix)
-        if is_new:
-            self._connections.subscribed(fd, prefix)
+        elif kind == b"\1" and (connection := self._connections.find(fd)) is not None:
+            connection.user = user = user_of(note)
+            if prefix not in connection.prefixes:
+                allowed = connection.prefixes[prefix] = self._allows(user, prefix)
+                self.refused += not allowed
+                if allowed:
+                    self._socket.set(zmq.SUBSCRIBE, prefix)
+                self._connections.subscribed(fd, prefix)
 
     def recheck(self) -> None:
         """End connections with a subscription on which is decided otherwise now."""
-        self._connections.update()  # another connection may have a descriptor now
-        for fd, one in list(self._subscribers.items()):
+        for fd, one in self._connections.by_fd():
             decided = one.prefixes.items()
             if any(self._allows(one.user, prefix) != allowed for prefix, allowed in decided):
                 self.ended += 1
                 self._connections.end(fd)
-
-    def end_user(self, user: str) -> None:
-        """End all connections of a user that have subscribed to anything.
-
-        Who has not is sent nothing, and is asked about when it subscribes.
-        """
-        self._connections.update()  # another connection may have a descriptor now
-        for fd in [fd for fd, one in self._subscribers.items() if one.user == user]:
-            self.revoked += 1
-            self._connections.end(fd)
-
-    def _forget(self, fd: int) -> None:
-        """Note that a connection has ended."""
-        self._subscribers.pop(fd, None)

@@ -37,6 +37,13 @@ class OpenConnections(Protocol):
     def update_soon(self) -> None:
         """Do as `update`, but seldom where it is called often."""
 
+    @property
+    def revoked(self) -> int:
+        """How many were ended since their keys were revoked."""
+
+    def end_user(self, user: str) -> None:
+        """End all connections of a user that have sent something."""
+
 
 class Socket(Protocol):
     """What all of them have."""
@@ -155,10 +162,6 @@ class RecoveryServer(BoundSocket, Protocol):
     """The end of a publisher's recovery channel, of a pusher, of a responder: it answers."""
 
     @property
-    def revoked(self) -> int:
-        """How many connections were ended since their keys were revoked."""
-
-    @property
     def bound_to(self) -> "Endpoint":
         """Where it is bound, with the port that the system picked."""
 
@@ -184,9 +187,6 @@ class RecoveryServer(BoundSocket, Protocol):
 
     def end_last(self) -> None:
         """End the connection of the request that was received last, where it has keys."""
-
-    def end_user(self, user: str) -> None:
-        """End all connections of a user that have sent a request."""
 
 
 class RecoveryClient(ConnectingSocket, Protocol):

@@ -13,6 +13,7 @@ import zmq
 
 from transports.monitor import Monitor
 from transports.own_log import own_log as _log
+from transports.trouble import Rarely
 
 if TYPE_CHECKING:
     from transports.context import Context, Socket
@@ -39,7 +40,6 @@ _AGAIN_NS: Final = 100_000_000
 _AGAIN_MAX_NS: Final = 2_000_000_000
 """How long until a refused connection is tried again: at first, then twice as long, and at most. It
 is as long as somebody waits whose key has just been admitted."""
-_LOG_AGAIN_NS: Final = 60_000_000_000
 
 
 class ConnectWatch:
@@ -75,7 +75,7 @@ class ConnectWatch:
         self._ended_ns = 0
         self._hung_up = 0
         self._again_ns = _AGAIN_NS
-        self._log_due_ns = 0
+        self._rarely = Rarely()
         self.connected = False
         self.fd = -1
         self.refusal = ""
@@ -148,7 +148,7 @@ class ConnectWatch:
                     _log.info("%s: connected, after it had been refused", self._endpoint)
                 self.connected, self.refusal = True, ""
                 self.connections += 1
-                self._hung_up, self._again_ns, self._log_due_ns = 0, _AGAIN_NS, 0
+                self._hung_up, self._again_ns, self._rarely = 0, _AGAIN_NS, Rarely()
             elif what & _ENDED:
                 self._ended_ns = now_ns + (_ENDED_NS if self.connected else _FAILED_NS)
                 self.connected, self.fd = False, -1
@@ -180,8 +180,6 @@ class ConnectWatch:
 
     def note(self, why: str) -> None:
         """Keep the reason of a refusal, and log it where it is another one, or once a minute."""
-        now_ns = time.monotonic_ns()
-        if why != self.refusal or now_ns >= self._log_due_ns:
-            self._log_due_ns = now_ns + _LOG_AGAIN_NS
+        if self._rarely.is_due() or why != self.refusal:
             _log.warning("%s: refused, %s; it is tried again", self._endpoint, why)
         self.refusal = why

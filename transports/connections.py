@@ -8,7 +8,6 @@ libzmq then finds the connection ended and closes it.
 import resource
 import socket as system_socket
 import time
-from collections.abc import Callable
 from typing import Final
 
 import zmq
@@ -95,6 +94,24 @@ class Refusals:
             self.counts.clear()
 
 
+class Connection:
+    """One connection of a bound socket.
+
+    Attributes:
+        user: the user id of the other end, where connections have keys and it has sent something.
+        prefixes: what it subscribes to, where that is decided on, and whether it may have it.
+        count, byte_count: how many prefixes it has, and their bytes.
+
+    """
+
+    __slots__ = ("byte_count", "count", "prefixes", "user")
+
+    def __init__(self) -> None:
+        self.user = ""
+        self.prefixes: dict[bytes, bool] = {}
+        self.count = self.byte_count = 0
+
+
 class Connections:
     """The connections of one bound socket.
 
@@ -112,7 +129,7 @@ class Connections:
         oversubscribed: connections that were ended because of their subscriptions.
         broken: connections that ended.
         without_key: connections that had no keys, or were made for the key of another server.
-        on_end: called with the descriptor of a connection that has ended; None: nothing is.
+        revoked: connections that were ended by `revoke` and `end_user`.
 
     """
 
@@ -125,13 +142,11 @@ class Connections:
     ) -> None:
         self._socket = socket
         self._refusals = Refusals()
-        self.on_end: Callable[[int], None] | None = None
         self.refused = self.oversubscribed = self.broken = 0
-        self.without_key = 0
-        # By descriptor: how many prefixes, and how many bytes they have.
-        self._open: dict[int, list[int]] = {}
+        self.without_key = self.revoked = 0
+        self._open: dict[int, Connection] = {}  # by descriptor
         # All that anybody subscribes to, and with whom it is counted; he may have gone.
-        self._prefixes: dict[bytes, list[int]] = {}
+        self._prefixes: dict[bytes, Connection] = {}
         self._prefix_bytes = 0
         self._port: int | None = None
         self._due_ns = 0
@@ -155,11 +170,20 @@ class Connections:
         if self._refusals.counts:
             self._refusals.log(self._place())
 
-    def is_open(self, fd: int) -> bool:
-        """Whether a connection has this descriptor, by all that was reported until now."""
+    def known(self, fd: int) -> Connection | None:
+        """Return the connection that had a descriptor at the last look, or None."""
+        return self._open.get(fd)
+
+    def find(self, fd: int) -> Connection | None:
+        """Return the connection that has a descriptor, by all that was reported until now."""
         while self._read_monitor():
             pass
-        return fd in self._open
+        return self._open.get(fd)
+
+    def by_fd(self) -> list[tuple[int, Connection]]:
+        """Return all that are there now, with their descriptors."""
+        self.update()
+        return list(self._open.items())
 
     def _read_monitor(self) -> bool:
         """Take what was reported; return whether there may be more."""
@@ -170,7 +194,7 @@ class Connections:
             what, value = event
             if what == _ACCEPTED:
                 self._forget(value)  # should its end have gone unnoticed
-                self._open[value] = [0, 0]
+                self._open[value] = Connection()
                 _files.connections += 1
                 if len(self._open) > CONNECTIONS_MAX:
                     self._refuse(value, f"there are {CONNECTIONS_MAX:,} already")
@@ -190,22 +214,21 @@ class Connections:
 
     def subscribed(self, fd: int, prefix: bytes) -> None:
         """Note that a connection took up a prefix; `fd` is -1 where it is not known."""
-        size = len(prefix)
-        entry = self._open.get(fd)
-        if entry is None and fd >= 0:
+        connection = self._open.get(fd)
+        if connection is None and fd >= 0:
             self.update()  # it came since the last time
-            entry = self._open.get(fd)
+            connection = self._open.get(fd)
         if prefix not in self._prefixes:
-            self._prefixes[prefix] = [0, 0] if entry is None else entry
-            self._prefix_bytes += size
-        if entry is None:
+            self._prefixes[prefix] = connection or Connection()
+            self._prefix_bytes += len(prefix)
+        if connection is None:
             return
-        entry[0] += 1
-        entry[1] += size
-        if are_too_many(*entry):
+        connection.count += 1
+        connection.byte_count += len(prefix)
+        if are_too_many(connection.count, connection.byte_count):
             self.end_oversubscribed(fd)
         elif are_too_many(len(self._prefixes), self._prefix_bytes, TOTAL_FACTOR):
-            self.end_oversubscribed(max(self._open, key=lambda one: self._open[one][1]))
+            self.end_oversubscribed(max(self._open, key=lambda one: self._open[one].byte_count))
 
     def unsubscribed(self, prefix: bytes, fd: int = -1) -> None:
         """Note that a connection gave up a prefix, which it had.
@@ -215,10 +238,10 @@ class Connections:
         holder = self._prefixes.pop(prefix, None)
         if holder is not None:
             self._prefix_bytes -= len(prefix)
-        entry = self._open.get(fd, holder)
-        if entry is not None:
-            entry[0] -= 1
-            entry[1] -= len(prefix)
+        connection = self._open.get(fd, holder)
+        if connection is not None:
+            connection.count -= 1
+            connection.byte_count -= len(prefix)
 
     def close(self) -> None:
         """Stop counting; before the socket is closed."""
@@ -242,6 +265,17 @@ class Connections:
         )
         self.end(fd)
 
+    def end_user(self, user: str) -> None:
+        """End all connections of a user that have sent something, since its key is revoked."""
+        for fd, connection in self.by_fd():
+            if connection.user == user:
+                self.revoke(fd)
+
+    def revoke(self, fd: int) -> None:
+        """End a connection whose key is revoked."""
+        self.revoked += 1
+        self.end(fd)
+
     def end(self, fd: int) -> None:
         """End a connection."""
         self._forget(fd)
@@ -262,8 +296,6 @@ class Connections:
     def _forget(self, fd: int) -> None:
         if self._open.pop(fd, None) is not None:
             _files.connections -= 1
-        if self.on_end is not None:
-            self.on_end(fd)
 
 
 def are_too_many(count: int, byte_count: int, factor: int = 1) -> bool:

@@ -177,6 +177,7 @@ class MemoryConnections:
     """The connections of a socket that is bound; they come and go at once."""
 
     fd: Final = -1
+    revoked: Final = 0
 
     def __init__(self, links: Collection[Any]) -> None:
         self._links = links
@@ -189,6 +190,9 @@ class MemoryConnections:
 
     def update_soon(self) -> None:
         """Do nothing: it is known."""
+
+    def end_user(self, user: str) -> None:
+        """Do nothing: connections have no keys."""
 
 
 class MemoryServer(MemorySocket):
@@ -435,7 +439,6 @@ class MemoryRecoveryServer(MemoryServer):
 
     channel = "recovery"
     malformed: Final = 0
-    revoked: Final = 0
     user: Final = ""
 
     def __init__(
@@ -488,9 +491,6 @@ class MemoryRecoveryServer(MemoryServer):
         """Do nothing: a request comes whole, and a reply goes so."""
 
     def end_last(self) -> None:
-        """Do nothing: connections have no keys."""
-
-    def end_user(self, user: str) -> None:
         """Do nothing: connections have no keys."""
 
     def reply(self, requester: bytes, frame: bytes | memoryview) -> bool | None:

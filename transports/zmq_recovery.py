@@ -46,7 +46,6 @@ class ZmqRecoveryServer(ZmqSocket):
         memory: what of large replies is still in the queues, and its bound; None: not counted.
         user: with `curve`, the user id (`CurveServer.admits`) of who sent the request that was
             received last; "" without.
-        revoked: connections that were ended by `end_user` and `end_last`.
 
     """
 
@@ -89,13 +88,9 @@ class ZmqRecoveryServer(ZmqSocket):
         self.socket.set(zmq.ROUTER_MANDATORY, 1)
         self.malformed = 0
         self.user = ""
-        self.revoked = 0
         self._has_users = curve is not None
-        self._users: dict[int, str] = {}
         self._last_fd = -1
         self.connections = self._watch_connections()
-        if self._has_users:
-            self.connections.on_end = self._forget_user
         self._send = super(zmq.Socket, self.socket).send
         self.memory = ReplyMemory() if bounds_replies else None
         self._broken = 0
@@ -147,28 +142,18 @@ class ZmqRecoveryServer(ZmqSocket):
         frame = self.socket.recv(_NOBLOCK, copy=False)
         self.user = user_of(frame)
         self._last_fd = fd = source_of(frame)
-        # One that has ended will not be reported again.
-        if fd >= 0 and self._users.get(fd) != self.user and self.connections.is_open(fd):
-            self._users[fd] = self.user
+        connection = self.connections.known(fd)
+        if connection is None or connection.user != self.user:
+            connection = self.connections.find(fd)  # None: it has ended
+            if connection is not None:
+                connection.user = self.user
         return frame.bytes
-
-    def _forget_user(self, fd: int) -> None:
-        self._users.pop(fd, None)
-
-    def end_user(self, user: str) -> None:
-        """End all connections of a user that have sent a request; with `curve`."""
-        self.connections.update()
-        for fd in [fd for fd, one in self._users.items() if one == user]:
-            self._end(fd)
 
     def end_last(self) -> None:
         """End the connection of the request that was received last; with `curve`."""
-        if self._users.get(self._last_fd) == self.user:
-            self._end(self._last_fd)
-
-    def _end(self, fd: int) -> None:
-        self.revoked += 1
-        self.connections.end(fd)
+        connection = self.connections.known(self._last_fd)
+        if connection is not None and connection.user == self.user:
+            self.connections.revoke(self._last_fd)
 
     def reply(self, requester: bytes, frame: bytes | memoryview) -> bool | None:
         """Send `frame` to one requester; return whether it was sent.

@@ -2,6 +2,7 @@
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg.errors import LogFailedError
@@ -30,6 +31,7 @@ History = Callable[[int, int], Sequence[bytes]]
 """Gives the messages [start, stop) by their Mold sequences, or the first of them; or none."""
 
 
+@dataclass(slots=True)
 class Answer:
     """The answer to a request, with the messages that are found for it.
 
@@ -39,11 +41,10 @@ class Answer:
 
     """
 
-    __slots__ = ("address", "messages", "start", "stop")
-
-    def __init__(self, address: Any, start: int, stop: int) -> None:
-        self.address, self.start, self.stop = address, start, stop
-        self.messages: list[bytes] = []
+    address: Any
+    start: int
+    stop: int
+    messages: list[bytes] = field(default_factory=list)
 
 
 class MoldPublisherCore:

@@ -480,7 +480,7 @@ class PusherPeer(Peer):
             endpoint=server.endpoint,
             frames_invalid=invalid,
             connections_refused=server.refused_by_key,
-            connections_revoked=server.revoked,
+            connections_revoked=server.connections.revoked,
         )
 
     def job(self, *fields: Any) -> "QueuedJob":

@@ -94,7 +94,8 @@ class ResponderPeer(Peer):
             expired=engine.expired, unsent=engine.unsent, cached=engine.cache.hits,
             frames_invalid=dict(engine.invalid), values_invalid=engine.invalid_values,
             denied=0 if access is None else access.denials.count,
-            connections_refused=server.refused_by_key, connections_revoked=server.revoked,
+            connections_refused=server.refused_by_key,
+            connections_revoked=server.connections.revoked,
         )  # fmt: skip
 
     # --------------------------------------------------------------------------------- turns

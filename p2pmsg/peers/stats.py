@@ -33,7 +33,6 @@ def connection_counts(*sockets: object) -> dict[str, int]:
     counts = [one.connections for one in bound]
     senders = [one for one in bound if isinstance(one, transports.ZmqSender)]
     allowed = [one.allowed for one in senders if one.allowed is not None]
-    servers = [one for one in bound if isinstance(one, transports.ZmqRecoveryServer)]
     return {
         "connections": sum(map(len, counts)),
         "connections_refused": sum(one.refused for one in counts)
@@ -41,8 +40,7 @@ def connection_counts(*sockets: object) -> dict[str, int]:
         "connections_oversubscribed": sum(one.oversubscribed for one in counts),
         "subscriptions_refused": sum(one.refused for one in allowed),
         "connections_ended": sum(one.ended for one in allowed),
-        "connections_revoked": sum(one.revoked for one in allowed)
-        + sum(one.revoked for one in servers),
+        "connections_revoked": sum(one.revoked for one in counts),
     }
 
 

@@ -57,7 +57,7 @@ class AccessWatch:
         server: transports.RecoveryServer | None = None,
     ) -> None:
         self.access_rules = access_rules
-        self._allowed = sender.allowed if isinstance(sender, transports.ZmqSender) else None
+        self._sender = sender if isinstance(sender, transports.ZmqSender) else None
         self._server = server
         self._version = access_rules.version
         self._revoked = access_rules.revoked
@@ -80,15 +80,14 @@ class AccessWatch:
         before, self._version = self._version, self.access_rules.version
         if before == self._version:
             return False
-        allowed, revoked = self._allowed, self.access_rules.revoked
+        revoked = self.access_rules.revoked
         self.ended, self._revoked = revoked - self._revoked, revoked
         for user in sorted(self.ended):
-            if allowed is not None:
-                allowed.end_user(user)
-            if self._server is not None:
-                self._server.end_user(user)
-        if allowed is not None:
-            allowed.recheck()
+            for bound in (self._sender, self._server):
+                if bound is not None:
+                    bound.connections.end_user(user)
+        if self._sender is not None and self._sender.allowed is not None:
+            self._sender.allowed.recheck()
         return True
 
 

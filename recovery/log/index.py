@@ -13,7 +13,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 
 from crc32c import crc32c
 
@@ -125,9 +125,6 @@ class StreamIndex:
         self.frames += 1
 
 
-_OF_WRITER: Final = ("entries", "limit", "seen")
-
-
 class SegmentIndex:
     """What is in one segment.
 
@@ -182,12 +179,6 @@ class SegmentIndex:
         stream = self.by_number[number] = StreamIndex(session, topic, number)
         self.streams[session, topic] = stream
         return stream
-
-    def summary(self) -> tuple[Any, ...]:
-        """Return what an index says of it, less the entries."""
-        names = [name for name in StreamIndex.__slots__ if name not in _OF_WRITER]
-        streams = [[getattr(one, name) for name in names] for one in self.by_number.values()]
-        return self.records, self.size, streams
 
     def drop_entries(self) -> None:
         """Forget the entries, which are in the index file."""

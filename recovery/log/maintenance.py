@@ -9,13 +9,20 @@ from recovery.log.catalog import (
     Scan,
     check_end,
     list_log,
-    read_index,
     scan,
     segments_among,
 )
 from recovery.log.config import LogConfig
 from recovery.log.format import SEGMENT_HEADER
-from recovery.log.index import Key, SegmentIndex, first_record_of, index_name, segment_name
+from recovery.log.index import (
+    Key,
+    SegmentIndex,
+    decode_index,
+    encode_index,
+    first_record_of,
+    index_name,
+    segment_name,
+)
 from recovery.log.opening import OpenReport
 from recovery.log.store import FileStore, LogStore
 from recovery.log.tail import NAME as TAIL
@@ -110,20 +117,21 @@ def _check_index(
     files: LogStore, segment: SegmentIndex, is_damaged: bool, is_growing: bool
 ) -> Iterator[Finding]:
     """Compare a segment with its index."""
-    path = files.path(index_name(segment.first_record))
-    try:
-        index = read_index(files, segment.first_record, with_entries=True)
-    except ValueError as error:
-        yield Finding(path, 0, str(error))
-        return
-    if index is None:
+    name = index_name(segment.first_record)
+    path, data = files.path(name), files.read(name)
+    if data is None:
         # It is deleted after its segment.
         if not is_growing and segment.name in files.names():
             yield Finding(path, 0, "it is missing")
         return
+    try:
+        index = decode_index(data, segment.first_record)
+    except ValueError as error:
+        yield Finding(path, 0, str(error))
+        return
     if is_damaged or (is_growing and index.size != segment.size):
         return
-    if index.summary() != segment.summary():
+    if data != encode_index(segment):
         yield Finding(path, 0, "it does not say what the segment has")
 
 

@@ -23,10 +23,7 @@ OF_LIBRARIES = {"_jsparkSession", "_negative_store"}
 NEVER = {"_asyncio_future_blocking", "_is_owned", "_release_save", "_acquire_restore"}
 """What the standard library looks for by these names, so that it does not help to define them."""
 ENGINE_WRITES: set[str] = set()
-CALLBACKS_SET = {
-    "connections.on_end",
-    "self.connections.on_end",
-}
+CALLBACKS_SET: set[str] = set()
 INTERPRETERS = {"sys.unraisablehook"}
 """Hooks that the interpreter has for functions."""
 PRIVATE_NAMES: set[str] = set()

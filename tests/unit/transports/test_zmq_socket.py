@@ -258,7 +258,7 @@ def test_subscriptions_that_are_refused_count_for_the_bounds(opened, monkeypatch
     receiver.connect()
     eventually(lambda: (sender.take_subscriptions(), sender.connections.oversubscribed)[1])
     sender.take_subscriptions()
-    assert all(len(one.prefixes) <= 51 for one in sender.allowed._subscribers.values())
+    assert all(len(one.prefixes) <= 51 for one in sender.connections._open.values())
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray])

@@ -128,13 +128,3 @@ def test_truncate_refuses_a_log_with_a_writer_and_what_is_none(tmp_path):
         truncate(tmp_path, bytes_max=0)
     with pytest.raises(RecoveryError, match="No such file"):
         truncate(tmp_path / "none", bytes_max=0)
-
-
-def begin(log):
-    """Begin to delete all but the newest segment, of which some alone say where "rare" goes on."""
-    log.append("rare")
-    fill(log)
-    log.now_ns += 10**7 * S
-    pending = log.writer.begin_sync(log.now_ns)
-    assert len(pending.surplus) == len(segments(log.store)) - 1 > 1
-    return pending
