@@ -73,6 +73,7 @@ class PusherPeer(Peer):
         network: has its sockets, and the time.
 
     Attributes:
+        jobs: what keeps them.
         batch: what `push` gathers.
         session: the queue's id.
 
@@ -88,9 +89,7 @@ class PusherPeer(Peer):
         self._push_sockets: PushSockets | None = None
         self._access: AccessWatch | None = None
         self._is_at_disk = False  # the upkeep works, and no turn is due for it
-        self._reaching: set[object] = set()
-        """Calls that bring the log to the disk, or wait for that."""
-        self._is_closing = self._is_shut = self._is_syncing = False
+        self._is_closing = self._is_shut = False
         self._refused_bytes = 0
         self._announced_ns = self._shorten_ns = self._due_ns = 0
         with ExitStack() as undo:
@@ -98,7 +97,7 @@ class PusherPeer(Peer):
             undo.pop_all()
         self.places = self._server.endpoint
         self.name = f"the pusher at {self.places}"
-        self.batch = self._jobs.batch
+        self.batch = self.jobs.batch
         self._fds = frozenset({self._server.fileno(), self._server.connections.fd} - {-1})
         self._syncs = self._journal is not None and self._journal.is_always
 
@@ -128,15 +127,15 @@ class PusherPeer(Peer):
             access_rules=access_rules,
         )
         now_ns, wall_ns = self.now_ns(), network.wall_ns()
-        self._jobs = QueueJobs(config, identity, state, journal, now_ns=now_ns, wall_ns=wall_ns)
+        self.jobs = QueueJobs(config, identity, state, journal, now_ns=now_ns, wall_ns=wall_ns)
         if by_batch:
-            self._push_sockets = PushSockets(self._jobs.core, server, security, network)
+            self._push_sockets = PushSockets(self.jobs.core, server, security, network)
 
     # ------------------------------------------------------------------------------ for drivers
 
     def turn(self, now_ns: int) -> None:
         """Take what has come, hand out what can be."""
-        jobs = self._jobs
+        jobs = self.jobs
         if self.closed_why:
             return
         jobs.begin_turn(now_ns)
@@ -144,7 +143,7 @@ class PusherPeer(Peer):
 
     def _work(self, now_ns: int) -> bool:
         """Take what has come, hand out what can be; whether there may be more at once."""
-        jobs, server = self._jobs, self._server
+        jobs, server = self.jobs, self._server
         core = jobs.core
         jobs.set_time(now_ns, self._wall_ns())
         if self._access is not None and self._access.poll():
@@ -179,7 +178,7 @@ class PusherPeer(Peer):
 
     def _send(self, now_ns: int) -> bool:
         """Send what is in the outboxes; whether anything was."""
-        jobs, server = self._jobs, self._server
+        jobs, server = self.jobs, self._server
         core, outbox = jobs.core, jobs.core.outbox
         sent = bool(outbox)
         while outbox:
@@ -193,13 +192,13 @@ class PusherPeer(Peer):
     def _work_now(self) -> None:
         """Hand out at once what was pushed or has come."""
         now_ns = self.now_ns()
-        self._jobs.seal(now_ns)
+        self.jobs.seal(now_ns)
         self._work(now_ns)
-        self._jobs.check_log()
+        self.jobs.check_log()
 
     def fds(self) -> Collection[int]:
         """Return the socket's; none while the log cannot be written, and all stays where it is."""
-        return () if self.closed_why or self._jobs.is_failing else self._fds
+        return () if self.closed_why or self.jobs.is_failing else self._fds
 
     def next_deadline_ns(self) -> int:
         """Return when the next turn is due."""
@@ -207,7 +206,7 @@ class PusherPeer(Peer):
             return _NEVER_NS
         due_ns = self._due_ns
         if due_ns == _NEVER_NS:
-            due_ns = self._jobs.next_deadline_ns(now_ns=self.now_ns())
+            due_ns = self.jobs.next_deadline_ns(now_ns=self.now_ns())
         due_ns = min(due_ns, self._disk_due_ns())
         self._announced_ns = due_ns
         return due_ns
@@ -222,7 +221,7 @@ class PusherPeer(Peer):
 
     def _disk_due_ns(self) -> int:
         """Return when something is to go to the disk that is not on its way."""
-        if self._journal is None or self._is_at_disk or self._is_syncing or self._reaching:
+        if self._journal is None or self._is_at_disk:
             return _NEVER_NS
         return self._journal.due_ns
 
@@ -230,9 +229,7 @@ class PusherPeer(Peer):
         """Put all right after an exception: workers are asked what they have."""
         if not self.closed_why:
             self._server.resync()
-            self._reaching.clear()
-            self._is_syncing = False  # one that goes on is waited for by who begins the next
-            self._jobs.resync(now_ns=self.now_ns())
+            self.jobs.resync(now_ns=self.now_ns())
             self._due_ns = 0
 
     def shut(self) -> None:
@@ -259,7 +256,7 @@ class PusherPeer(Peer):
     def _end(self) -> None:
         """Take no job any more, and close the sockets."""
         if not self.closed_why:
-            jobs = self._jobs
+            jobs = self.jobs
             jobs.seal(self.now_ns())
             while jobs.record() and jobs.has_to_record:
                 pass
@@ -273,15 +270,12 @@ class PusherPeer(Peer):
 
     def upkeep(self) -> Verb[None] | None:
         """Bring to the disk what is due, and shorten the log."""
-        return None if self._settings.log is None else self._keep_up()
+        return None if self._journal is None else self._keep_up(self._journal)
 
-    def _keep_up(self) -> Verb[None]:
+    def _keep_up(self, journal: "Journal") -> Verb[None]:
         while True:
             self._is_at_disk = False
             yield Wait(self._has_disk_work)
-            journal = self._journal
-            if journal is None:
-                continue
             self._is_at_disk = True
             if journal.due_ns <= self.now_ns():
                 yield from self._sync(journal)
@@ -292,32 +286,29 @@ class PusherPeer(Peer):
                 self._put_off(error)
 
     def _has_disk_work(self) -> bool:
+        """Whether the upkeep is to go on. Who looks has it go on, so no turn is due for that."""
         journal, now_ns = self._journal, self.now_ns()
         if journal is None or self.closed_why or journal.broken is not None:
             return False
-        if self._is_syncing:
-            return False
-        return journal.due_ns <= now_ns or (journal.has_to_shorten and now_ns >= self._shorten_ns)
+        is_due = journal.due_ns <= now_ns
+        self._is_at_disk = is_due or (journal.has_to_shorten and now_ns >= self._shorten_ns)
+        return self._is_at_disk
 
-    def _sync(self, journal: "Journal") -> Verb[bool]:
-        """Force to the disk what was written; return whether it is there, and the log still open.
+    def _sync(self, journal: "Journal") -> Verb[None]:
+        """Force to the disk what was written, and send what waited for that.
 
         Where that fails, `journal.broken` says so, and the next turn logs it.
         """
         pending = journal.begin_sync()
-        try:
-            self._is_syncing = True
-            yield Blocking(pending.wait)
-        finally:
-            self._is_syncing = False
+        yield Blocking(pending.wait)
         if self.closed_why:
-            return False  # it is being closed, by somebody else
+            return  # it is being closed, by somebody else
         try:
             journal.end_sync(pending)
         except LogFailedError as error:
             if journal.broken is None:
                 self._put_off(error)
-        return journal.broken is None
+        self._work(self.now_ns())
 
     def _put_off(self, error: OSError) -> None:
         """Say that the log cannot be shortened now, and try it again later."""
@@ -332,7 +323,9 @@ class PusherPeer(Peer):
         """
         again = journal.begin_shorten()
         while again and not self.closed_why:
-            del again[: self._jobs.write_again(again)]
+            del again[: self.jobs.write_again(again)]
+            if self.jobs.waits_for_disk:
+                yield from self._sync(journal)
             yield Wait(_let_others)
         if not self.closed_why:
             journal.keep_from(*journal.first_of_use())
@@ -364,7 +357,7 @@ class PusherPeer(Peer):
         """Wait until what was pushed is on the disk, where it has to be, and there is space."""
         self.check_open()
         deadline_ns = self._deadline(timeout)
-        self._jobs.check_log()
+        self.jobs.check_log()
         if self._syncs and self._journal is not None:
             yield from self._reach_disk(self._journal.written, deadline_ns, timeout)
         if not self._has_space() and not (yield Wait(self._has_space, deadline_ns)):
@@ -379,7 +372,7 @@ class PusherPeer(Peer):
         if not (yield Wait(self._is_over, deadline_ns)):
             raise LateError(f"{self.in_flight} jobs were not done within {timeout} s")
         self.check_open()
-        self._jobs.check_log()
+        self.jobs.check_log()
 
     def close(self, timeout: float | None) -> Verb[None]:
         """Wait until no job is in flight, as long as may be, and close."""
@@ -393,32 +386,23 @@ class PusherPeer(Peer):
         if not self.closed_why:
             self._work_now()
             yield Wait(self._is_over, deadline_ns)
-            self._jobs.check_log()
+            self.jobs.check_log()
         self._end()
         if self._journal is not None:
             yield Blocking(self._journal.close)
 
     def _reach_disk(self, stop: int, deadline_ns: int | None, timeout: float | None) -> Verb[None]:
-        """Wait until the log is on the disk up to `stop`: who comes first brings it there."""
+        """Wait until the upkeep has brought the log to the disk up to `stop`."""
         journal = self._journal
         assert journal is not None
-        may_go_on = partial(self._may_go_on, journal, stop)
-        try:
-            self._reaching.add(may_go_on)
-            while journal.synced < stop:
-                self.check_open()
-                self._jobs.check_log()
-                if not self._is_syncing:
-                    yield from self._sync(journal)
-                    self._work_now()
-                elif not (yield Wait(may_go_on, deadline_ns, by_io=False)):
-                    raise LateError(f"the log was not on the disk within {timeout} s")
-        finally:
-            self._reaching.discard(may_go_on)
 
-    def _may_go_on(self, journal: "Journal", stop: int) -> bool:
-        """Whether the log is on the disk up to `stop`, or this call is to bring it there."""
-        return journal.synced >= stop or not self._is_syncing
+        def is_there() -> bool:
+            return journal.synced >= stop or self.is_closed or journal.broken is not None
+
+        if not (yield Wait(is_there, deadline_ns, by_io=False)):
+            raise LateError(f"the log was not on the disk within {timeout} s")
+        self.check_open()
+        self.jobs.check_log()
 
     def _deadline(self, timeout: float | None) -> int | None:
         if timeout is None:
@@ -434,18 +418,18 @@ class PusherPeer(Peer):
     def _has_space(self) -> bool:
         if self.closed_why:
             return True
-        return self._jobs.has_space(self._refused_bytes, now_ns=self.now_ns())
+        return self.jobs.has_space(self._refused_bytes, now_ns=self.now_ns())
 
     def _fits(self, job: "QueuedJob") -> bool:
         is_broken = self._journal is not None and self._journal.broken is not None
-        return self.is_closed or is_broken or self._jobs.fits(job, now_ns=self.now_ns())
+        return self.is_closed or is_broken or self.jobs.fits(job, now_ns=self.now_ns())
 
     def _limit(self) -> str:
-        return self._jobs.limit(self.now_ns())
+        return self.jobs.limit(self.now_ns())
 
     def _try_push(self, job: "QueuedJob") -> tuple[int, int] | None:
         self.check_open()
-        jobs, now_ns = self._jobs, self.now_ns()
+        jobs, now_ns = self.jobs, self.now_ns()
         accepted = jobs.try_push(job, now_ns=now_ns)
         if accepted is None:
             self._work(now_ns)
@@ -467,11 +451,11 @@ class PusherPeer(Peer):
     @property
     def in_flight(self) -> int:
         """How many jobs are neither done nor dead letters."""
-        return self._jobs.in_flight + len(self.batch.ends)
+        return self.jobs.in_flight + len(self.batch.ends)
 
     def stats(self) -> PusherStats:
         """Return the counters."""
-        jobs, server = self._jobs, self._server
+        jobs, server = self.jobs, self._server
         invalid = dict(jobs.core.invalid)
         if server.malformed:
             invalid["parts"] = server.malformed
@@ -486,17 +470,17 @@ class PusherPeer(Peer):
     def job(self, *fields: Any) -> "QueuedJob":
         """Return a job that has no sequence yet, of the fields of `push`."""
         self.check_open()
-        return self._jobs.job(*fields, now_ns=self.now_ns())
+        return self.jobs.job(*fields, now_ns=self.now_ns())
 
     def dead(self) -> "list[DeadJob]":
         """Return the dead letters."""
-        return self._jobs.core.queue.store.dead.list()
+        return self.jobs.core.queue.store.dead.list()
 
     def act_on_dead(self, action: str, sequences: list[int] | None) -> int:
         """Retry or purge dead letters; return how many."""
         self.check_open()
         now_ns = self.now_ns()
-        store = self._jobs.core.queue.store
+        store = self.jobs.core.queue.store
         count = store.act_on_dead(action, sequences, now_ns=now_ns)
         self._work(now_ns)
         return count

@@ -21,8 +21,7 @@ class _Core(Protocol):
     """What a job is acknowledged at: a `PullerCore`."""
 
     def ack(self, job: "Job") -> bool: ...
-    def reject(self, job: "Job", reason: str, delay: float | None) -> bool: ...
-    def discard(self, job: "Job", reason: str) -> bool: ...
+    def refuse(self, job: "Job", state: int, reason: str, delay: float | None = None) -> bool: ...
     def extend(self, job: "Job", seconds: float) -> bool: ...
 
 
@@ -32,30 +31,24 @@ class _Nobody:
     def ack(self, job: "Job") -> bool:
         return False
 
-    def reject(self, job: "Job", reason: str, delay: float | None) -> bool:
-        return False
-
-    def discard(self, job: "Job", reason: str) -> bool:
+    def refuse(self, job: "Job", state: int, reason: str, delay: float | None = None) -> bool:
         return False
 
     def extend(self, job: "Job", seconds: float) -> bool:
         return False
 
 
-class _ByBatch(_Nobody):
+class _ByBatch:
     """What a job is acknowledged at that is done with the others of its frame."""
 
     def ack(self, job: "Job") -> bool:
         return True
 
-    def reject(self, job: "Job", reason: str, delay: float | None) -> bool:
+    def refuse(self, job: "Job", state: int, reason: str, delay: float | None = None) -> bool:
         raise ConfigError("acknowledge", '"each" for jobs that are rejected or extended', "batch")
 
-    def discard(self, job: "Job", reason: str) -> bool:
-        return self.reject(job, reason, None)
-
     def extend(self, job: "Job", seconds: float) -> bool:
-        return self.reject(job, "", None)
+        return self.refuse(job, HELD, "")
 
 
 BY_BATCH: Final = _ByBatch()
@@ -192,7 +185,7 @@ class Job(codec.Struct, Generic[T_co], gc=False):
         """
         if delay is not None:
             delay = time_to_wait("delay", delay)
-        return self._origin.core.reject(self, reason, delay)
+        return self._origin.core.refuse(self, REJECTED, reason, delay)
 
     def discard(self, reason: str = "") -> bool:
         """Say that no worker can do it: it becomes a dead letter. False as with `ack`.
@@ -201,7 +194,7 @@ class Job(codec.Struct, Generic[T_co], gc=False):
             reason: why, for the dead letter; its first 4096 characters are kept.
 
         """
-        return self._origin.core.discard(self, reason)
+        return self._origin.core.refuse(self, DISCARDED, reason)
 
     def extend(self, seconds: float) -> bool:
         """Ask for `seconds` from now on, where it takes longer than `job_timeout`; False as above.
@@ -225,7 +218,7 @@ class Job(codec.Struct, Generic[T_co], gc=False):
         if kind is None and self._state in (HELD, GONE):
             self._origin.core.ack(self)
         elif self._state == HELD and kind is not None and self._origin.core is not BY_BATCH:
-            self._origin.core.reject(self, f"{kind.__name__}: {error}", None)
+            self._origin.core.refuse(self, REJECTED, f"{kind.__name__}: {error}")
 
     async def __aenter__(self) -> Self:
         return self

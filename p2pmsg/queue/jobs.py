@@ -286,6 +286,11 @@ class QueueJobs:
         """How many jobs are neither done nor dead letters, gathered ones left out."""
         return self._store.in_flight + len(self._unsynced)
 
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether jobs are handed out only when the log is on the disk."""
+        return bool(self._unsynced)
+
     def limit(self, now_ns: int) -> str:
         """Return what `push` waits at, for people."""
         if self._by_batch:

@@ -334,15 +334,6 @@ class PullerCore:
             self._answered()
         return True
 
-    def reject(self, job: Job, reason: str, delay: float | None) -> bool:
-        """Note that a job could not be done."""
-        delay_ms = -1.0 if delay is None else max(0.0, float(delay)) * 1000
-        return self._refuse(job, REJECTED, reason, delay_ms)
-
-    def discard(self, job: Job, reason: str) -> bool:
-        """Note that no worker can do a job."""
-        return self._refuse(job, DISCARDED, reason, -1.0)
-
     def extend(self, job: Job, seconds: float) -> bool:
         """Let a job take `seconds` from now on."""
         if job._state != HELD:
@@ -354,11 +345,16 @@ class PullerCore:
             self.reports.extended[job.delivery] = extend_ns / _MS
         return True
 
-    def _refuse(self, job: Job, state: int, reason: str, delay_ms: float) -> bool:
+    def refuse(self, job: Job, state: int, reason: str, delay: float | None = None) -> bool:
+        """Note that a job is `REJECTED`: it could not be done; or `DISCARDED`: no worker can do it.
+
+        `delay`: how long it is to wait, in seconds; None: as the pusher likes.
+        """
         if job._state != HELD:
             self.counts["refused"] += 1
             return False
         text = str(reason)[: frames.REASON_CHARACTERS_MAX].encode(errors="replace").decode()
+        delay_ms = -1.0 if delay is None else max(0.0, float(delay)) * 1000
         refusal = Refusal(job.delivery, state == DISCARDED, text, delay_ms)
         self.reports.refusals.append((job, refusal))
         job._state = state
@@ -560,7 +556,7 @@ class PullerCore:
         self.now_ns = now_ns
         self._drop_batch()
         for job in list(self.open.values()):
-            self._refuse(job, REJECTED, "the worker closed", 0.0)
+            self.refuse(job, REJECTED, "the worker closed", 0.0)
         self._drop_ready()
         self.flush(now_ns=now_ns)
         if self._terms.session:  # also while it is asked who it is
@@ -661,7 +657,7 @@ class PullerCore:
             elif max(job._begun_ns + timeout_ns, job._extended_ns) <= now_ns:
                 seconds = (now_ns - job._begun_ns) / 1e9
                 reason = f"{frames.TIMED_OUT}not done after {seconds:.1f} s"
-                self._refuse(job, REJECTED, reason, -1.0)
+                self.refuse(job, REJECTED, reason)
                 job._state = GONE
 
 

@@ -129,7 +129,6 @@ class World:
             self.pusher = aio.Pusher(
                 ENDPOINT, acknowledge=self.how, config=config if self.how == "each" else None, **log
             )
-        await self.pusher.open()
         if self.strangers:
             limits = {"hold_timeout": 0.6, "extend_max": 0.5, "reject_delay_max": 0.1, "pause": 0.1}
             with_limits(core_of(self.pusher).queue, **limits)

@@ -4,6 +4,7 @@ import pytest
 
 from p2pmsg.queue import puller_core, pusher_core, reports, rules, taking
 from p2pmsg.queue.config import PusherConfig
+from p2pmsg.queue.job import DISCARDED, REJECTED
 from p2pmsg.queue.jobs import QueueIdentity, QueueJobs
 from p2pmsg.queue.journal.records import JournalState, change_record, push_record
 from p2pmsg.queue.puller_core import Process, PullerCore, PullerIdentity
@@ -31,9 +32,9 @@ def work(pusher, line, done, now_ns):
     while (job := line.take(now_ns=now_ns)) is not None:
         done.append(job.sequence)
         if job.sequence % 3 == 2 and job.delivery_count == 1:
-            line.reject(job, "not yet", 0.0)
+            line.refuse(job, REJECTED, "not yet", 0.0)
         elif job.sequence == 4 and job.delivery_count == 1:
-            line.discard(job, "never")
+            line.refuse(job, DISCARDED, "never")
         else:
             line.ack(job)
     line.flush(now_ns=now_ns)
