@@ -48,24 +48,25 @@ def start(tmp_path, opened):
     )
 
 
-@pytest.fixture
-def make_publisher(opened):
-    def make(endpoint=LOOPBACK, **options):
-        made = p2pmsg.Publisher(endpoint, **options)
-        opened.callback(made.close, timeout=0.0)
-        return made
+def maker(kind, count, **closing):
+    """Return a fixture that makes peers of `count` places, the last one LOOPBACK if not given."""
+
+    @pytest.fixture
+    def make(opened):
+        def make(*places, **options):
+            made = kind(*places, *[LOOPBACK] * (count - len(places)), **options)
+            opened.callback(made.close, **closing)
+            return made
+
+        return make
 
     return make
 
 
-@pytest.fixture
-def make_relay(opened):
-    def make(upstreams, endpoint=LOOPBACK, **options):
-        made = p2pmsg.Relay(upstreams, endpoint, **options)
-        opened.callback(made.close, timeout=0.0)
-        return made
-
-    return make
+make_publisher = maker(p2pmsg.Publisher, 1, timeout=0.0)
+make_relay = maker(p2pmsg.Relay, 2, timeout=0.0)
+make_pusher = maker(p2pmsg.Pusher, 1, timeout=0.0)
+make_puller = maker(p2pmsg.Puller, 1)
 
 
 @pytest.fixture
@@ -181,26 +182,6 @@ def compile_with_libzmq(tmp_path_factory):
         flags = ["-Wall", "-Wextra", "-Werror", "-fsanitize=undefined,address"]
         subprocess.run([compiler, *flags, "-o", program, source, "-lzmq"], check=True)
         return program
-
-    return make
-
-
-@pytest.fixture
-def make_pusher(opened):
-    def make(endpoint=LOOPBACK, **options):
-        made = p2pmsg.Pusher(endpoint, **options)
-        opened.callback(made.close, timeout=0.0)
-        return made
-
-    return make
-
-
-@pytest.fixture
-def make_puller(opened):
-    def make(endpoints, **options):
-        made = p2pmsg.Puller(endpoints, **options)
-        opened.callback(made.close)
-        return made
 
     return make
 

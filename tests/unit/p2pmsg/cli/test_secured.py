@@ -2,12 +2,12 @@
 
 import pytest
 
-from p2pmsg.cli import main
 from p2pmsg.cli.command import UsageError
 from p2pmsg.cli.secured import security_of
 from p2pmsg.cli.settings import parse
 from p2pmsg.cli.table import COMMANDS, load, split
 from p2pmsg.security import new_keys, write_key_file
+from tests.unit.p2pmsg.cli.test_commands import run
 from transports.curve import fingerprint, key_text
 
 TCP = "tcp://127.0.0.1:5556"
@@ -90,15 +90,6 @@ def test_a_wrong_name_in_the_environment_does_not_leave_a_peer_open(keys, monkey
         made_of("pub")
 
 
-def said(capsys, *words):
-    try:
-        status = main([*map(str, words)])
-    except SystemExit as error:
-        status = error.code
-    captured = capsys.readouterr()
-    return status, captured.out + captured.err
-
-
 @pytest.mark.parametrize("name", WORDS)
 def test_files_that_cannot_be_used_are_wrong_arguments(keys, tmp_path, capsys, name):
     words, secret = WORDS[name], key_text(keys["a"].secret)
@@ -110,7 +101,7 @@ def test_files_that_cannot_be_used_are_wrong_arguments(keys, tmp_path, capsys, n
         (["--security", "b", "--trust", "."], ": cannot use '.': Is a directory; --security"),
         (["--security"], "expected one argument"),
     ):  # fmt: skip
-        status, text = said(capsys, *words, *given)
+        status, text = run(capsys, *words, *given)
         assert (status, expected in text) == (2, True), text
         assert text.count("\n") == 1
         assert secret not in text
@@ -123,7 +114,7 @@ def test_no_command_says_a_secret(keys, tmp_path, capsys, monkeypatch):
     (tmp_path / "broken").chmod(0o600)
     monkeypatch.setenv("P2PMSG_SECURITY_KEY", str(tmp_path / "a"))
     for name in COMMANDS:
-        status, text = said(capsys, *name.split(), "--help")
+        status, text = run(capsys, *name.split(), "--help")
         assert (status, secret in text) == (0, False), name
     for words in (
         *([*words, "--security", "broken"] for words in WORDS.values()),
@@ -134,7 +125,7 @@ def test_no_command_says_a_secret(keys, tmp_path, capsys, monkeypatch):
         ["trust", "add", "x", key_text(keys["b"].public), "--trust", "a"],
         ["access", "check", "a", "x", "subscribe", "t"],
     ):  # fmt: skip
-        status, text = said(capsys, *words)
+        status, text = run(capsys, *words)
         assert status == 2 or words[:2] == ["key", "show"], text
         assert secret not in text, words
         assert secret[:-1] not in text, words

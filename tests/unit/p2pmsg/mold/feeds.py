@@ -9,6 +9,7 @@ from p2pmsg.start import parse_start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.wire import Frame, Kind
 from tests.still import Still
+from tests.unit.p2pmsg.subscriber_talk import Talk
 
 MS = 1_000_000
 NAME = b"S1".ljust(10)
@@ -34,7 +35,7 @@ class Cursor:
         return None
 
 
-class Feeds:
+class Feeds(Talk):
     """One feed over several lines."""
 
     def __init__(self, *, lines=1, can_ask=True, start="latest", cursor=None, **options):
@@ -74,15 +75,6 @@ class Feeds:
         packet = codec.read_packet(codec.packet(name, start, values))
         frame = self.feeds[line].answer(session_id(name), packet, wall_ns=1)
         self.core.receive_reply(session_id(name), frame, now_ns=self.now_ns)
-
-    def pass_ms(self, ms, *, unread=False):
-        end_ns = self.now_ns + int(ms * MS)
-        while (due_ns := self.core.next_deadline_ns()) <= end_ns:
-            self.now_ns = max(self.now_ns, due_ns)
-            self.core.handle_timer(now_ns=self.now_ns, unread=unread)
-            if self.core.next_deadline_ns() <= self.now_ns:
-                self.now_ns += 1
-        self.now_ns = end_ns
 
     def asked(self):
         """Take out the ranges that were asked for."""

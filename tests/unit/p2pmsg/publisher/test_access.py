@@ -151,20 +151,6 @@ def test_heads_that_are_used_again_are_not_those_of_another(monkeypatch):
     assert asked.probe("eve", "a*")["ECHO"] == {}
 
 
-def test_a_repair_needs_the_right_when_it_is_asked_for_and_when_it_is_sent(asked):
-    assert asked.nack("ann", "orders", (2, 4)) == {"DATA": [("orders", 2), ("orders", 3)]}
-    assert asked.nack("bob", "orders", (2, 4), (5, 6)) == {"denied": [(2, 4), (5, 6)]}
-    assert asked.nack("bob", "none", (0, 3)) == {"denied": [(0, 3)]}
-    assert asked.nack("bob", "trades", (9, 10)) == {"DATA": [("trades", 9)]}
-
-    data = wire.control_frame(Kind.NACK, SESSION, control.Nack("trades", [(0, 3)]))
-    asked.core.requests.receive(
-        b"bob", data, now_ns=asked.now_ns, user=user_of("bob"), wall_ns=asked.wall_ns
-    )
-    asked.access_rules.revoke("bob")
-    assert asked.answers() == {"denied": [(0, 3)]}
-
-
 def test_what_a_requester_asked_for_is_not_sent_to_another_user_with_its_id(asked):
     data = wire.control_frame(Kind.NACK, SESSION, control.Nack("orders", [(0, 3)]))
     asked.core.requests.receive(
