@@ -211,19 +211,13 @@ def names(log):
     return sorted(file.name for file in log.files() if file.suffix == ".log")
 
 
-def messages_of(log, *arguments):
-    ended = run_here("log", "dump", log.path, *arguments)
-    assert (ended.returncode, ended.stderr) == (0, b"")
-    return [json.loads(line) for line in ended.stdout.splitlines()]
-
-
 def test_truncate_by_bytes_says_what_went(segmented):
     before = names(segmented)
     ended = run_here("log", "truncate", segmented.path, "--keep", "10kB")
 
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert re.fullmatch(r"deleted [\d.]+ kB; [\d.]+ kB are left\n", ended.stdout.decode())
-    left = messages_of(segmented, "trades")
+    left = dump(segmented, "trades")
     first = left[0]["sequence"]
     assert [message["value"] for message in left] == list(range(first, 400))
     assert names(segmented) == before[-len(names(segmented)) :]
