@@ -58,6 +58,7 @@ if TYPE_CHECKING or MISSING:
     from p2pmsg.native.twin import find_block as find_block
     from p2pmsg.native.twin import pack_lone as pack_lone
     from p2pmsg.native.twin import read_frame as read_frame
+    from p2pmsg.native.twin import seal_frame as seal_frame
 else:
     from p2pmsg.native.compiled import Frame as Frame
     from p2pmsg.native.compiled import appending as appending
@@ -67,5 +68,6 @@ else:
     from p2pmsg.native.compiled import pack_lone as pack_lone
     from p2pmsg.native.compiled import read_frame as read_frame
     from p2pmsg.native.compiled import scan_lines as scan_lines
+    from p2pmsg.native.compiled import seal_frame as seal_frame
 
 __all__ = ["MISSING", "NAME"]

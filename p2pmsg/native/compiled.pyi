@@ -6,6 +6,7 @@ from p2pmsg.native.twin import decode_one as decode_one
 from p2pmsg.native.twin import find_block as find_block
 from p2pmsg.native.twin import pack_lone as pack_lone
 from p2pmsg.native.twin import read_frame as read_frame
+from p2pmsg.native.twin import seal_frame as seal_frame
 
 SOURCE: int
 scan_lines: ScanLines

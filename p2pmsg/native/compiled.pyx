@@ -8,7 +8,10 @@ read: a mistake here is not an IndexError. Who holds a frame holds its bytes, wh
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytearray cimport (
+    PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE,
+    PyByteArray_Resize,
+)
 from cpython.ref cimport PyObject, PyTypeObject, Py_DECREF, Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -475,7 +478,7 @@ cdef extern from *:
     Member* MEMBER_OF(PyObject*) noexcept
     const int OBJECT_SLOT "T_OBJECT_EX"
     PyObject* PyDict_GetItemWithError(PyObject*, PyObject*) noexcept
-    int PyByteArray_Resize(PyObject*, Py_ssize_t) noexcept
+    int RESIZED "PyByteArray_Resize"(PyObject*, Py_ssize_t) noexcept
     char* OCTETS_OF "PyByteArray_AS_STRING"(PyObject*) noexcept
     Py_ssize_t PyLong_AsSsize_t(PyObject*) noexcept
     unsigned long PyLong_AsUnsignedLongMask(PyObject*) noexcept
@@ -606,7 +609,7 @@ cdef object _append_to(PyObject* section, PyObject* batch, PyObject* value):
     if slot == NONE:
         if not TYPE_IS(buffer, BYTEARRAY) or SIZE_OF(buffer) != end:
             return None
-        if PyByteArray_Resize(buffer, size) < 0:
+        if RESIZED(buffer, size) < 0:
             PyErr_Clear()
             return None
         memcpy(OCTETS_OF(buffer) + end, packed, stop - packed)
@@ -627,6 +630,22 @@ cdef object _append_to(PyObject* section, PyObject* batch, PyObject* value):
     _set(batch, &_batches, END, new_end)
     _set(batch, &_batches, NEXT, new_next)
     return sequence
+
+
+def seal_frame(
+    bytearray buffer not None, body_at, sequence, timestamp_ns, count, bytes columns not None
+):
+    cdef Py_ssize_t at = body_at, size = PyByteArray_GET_SIZE(buffer)
+    cdef Py_ssize_t more = PyBytes_GET_SIZE(columns)
+    cdef Place body
+    if not REST_BYTES <= at <= size - 6:
+        raise IndexError("index out of range")
+    PyByteArray_Resize(buffer, size + more)
+    body = <Place>PyByteArray_AS_STRING(buffer) + at
+    memcpy(body + size - at, PyBytes_AS_STRING(columns), more)
+    body[0] = 0x94
+    _put(body + 1, 0xDD, <uint64_t>count, 4)
+    _put_rest(body - REST_BYTES, sequence, count, size + more - at, timestamp_ns)
 
 
 def appending(publish):

@@ -24,6 +24,9 @@ _KINDS: Final = frozenset(int(kind) for kind in Kind)
 _BEGIN: Final = struct.Struct("!2sBBBBQ")
 _REST: Final = struct.Struct("!QIIq")
 _unpack_rest: Final = _REST.unpack_from
+_SEALED: Final = struct.Struct("!QIIqBBI")
+"""The rest of the header, and how a body begins."""
+_ARRAY32: Final = 0xDD
 _REST_BYTES: Final = 24
 _VALUE_AT: Final = _REST_BYTES + 4
 _unpack_from: Final = [
@@ -303,6 +306,26 @@ def pack_lone(
         return None
     rest = _REST.pack(sequence, 1, len(lead) + size, timestamp_ns)
     return b"".join((prefix, rest, lead, packed, columns))
+
+
+def seal_frame(
+    buffer: bytearray, body_at: int, sequence: int, timestamp_ns: int, count: int, columns: bytes
+) -> None:
+    """Make `buffer`, which ends with values, a frame.
+
+    Args:
+        buffer: topic and so on, space for the header and how values begin, and the values.
+        body_at: where the body begins.
+        sequence: of the first message.
+        timestamp_ns: the base of all times.
+        count: of values.
+        columns: how the body ends: times, keys and headers, packed.
+
+    """
+    length = len(buffer) + len(columns) - body_at
+    buffer += columns
+    given = sequence, count, length, timestamp_ns, ARRAY4, _ARRAY32, count
+    _SEALED.pack_into(buffer, body_at - _REST_BYTES, *given)
 
 
 def appending(publish: F) -> F:

@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg import codec
 from p2pmsg.errors import MessageError
+from p2pmsg.native import seal_frame
 from p2pmsg.publisher.packing import (
     PACKING_ERRORS,
     check_key,
     check_size,
     check_timestamp,
+    pack_columns,
     pack_headers,
     padded,
-    seal_frame,
     start_frame,
 )
 from p2pmsg.wire import REST, encoder
@@ -255,11 +256,10 @@ class Batch:
         if self.slot is not None:
             with memoryview(self.slot.memory)[self._begin : self.end] as values:
                 self.buffer += values
-        latest = seal_frame(
-            self.buffer, self._body_at, self.first, self.base_timestamp_ns, self.count,
-            self._timestamps, self._keys, self._headers,
-        )  # fmt: skip
-        return self.buffer, latest
+        base_ns, count = self.base_timestamp_ns, self.count
+        columns, latest = pack_columns(count, self._timestamps, self._keys, self._headers)
+        seal_frame(self.buffer, self._body_at, self.first, base_ns, count, columns)
+        return self.buffer, base_ns + latest
 
 
 class OpenBatches(dict[str, Batch]):

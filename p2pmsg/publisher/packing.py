@@ -1,7 +1,7 @@
 """Messages to frames: what a publisher packs, as functions of plain data.
 
 ========================  =====================================================================
-`seal_frame`              an open batch becomes a frame
+`pack_columns`            what an open batch has besides values
 `lone_frame`              a message to a frame of its own, where `native.pack_lone` makes none
 `fill_slice`              many values to one frame, packed in one go
 ========================  =====================================================================
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from p2pmsg import codec
 from p2pmsg.errors import MessageError, MessageTooLargeError, P2PError
-from p2pmsg.wire import ARRAY4, NO_COLUMNS, REST, encoder, values_header
+from p2pmsg.wire import ARRAY4, NO_COLUMNS, REST, encoder
 from recovery import PartedFrame
 
 _NIL: Final = b"\xc0"
@@ -131,34 +131,29 @@ def _packed(value: Any) -> bytes:
         raise packing_error("value", value, error) from error
 
 
-def seal_frame(
-    buffer: bytearray,
-    body_at: int,
-    sequence: int,
-    timestamp_ns: int,
+def pack_columns(
     count: int,
     timestamps_ns: list[int] | None,
     keys: list[str | None] | None,
     headers: list[codec.Raw | None] | None,
-) -> int:
-    """Make `buffer`, which ends with `count` values, a frame; return its latest timestamp.
+) -> tuple[bytes, int]:
+    """Return how the body of `count` messages ends, and their latest timestamp.
 
-    The columns come after the values, and the header before them. A column has an entry for each
-    message up to the last one that has it; None: none has. Timestamps are less `timestamp_ns`.
+    A column has an entry for each message up to the last one that has it; None: none has.
+    Timestamps, the latest too, are less the frame's base.
     """
-    latest = timestamp_ns
+    if timestamps_ns is None and keys is None and headers is None:
+        return NO_COLUMNS, 0
+    packed, latest = [], 0
     for column, padding in ((timestamps_ns, 0), (keys, None), (headers, None)):
         if column is None:
-            buffer += _NIL
+            packed.append(_NIL)
             continue
         filled: list[Any] = padded(column, count, padding)
-        buffer += encoder.encode(filled)
+        packed.append(encoder.encode(filled))
         if column is timestamps_ns:
-            latest += max(filled)
-    buffer[body_at : body_at + 6] = values_header(count)
-    length = len(buffer) - body_at
-    REST.pack_into(buffer, body_at - REST.size, sequence, count, length, timestamp_ns)
-    return latest
+            latest = max(filled)
+    return b"".join(packed), latest
 
 
 def padded(column: list[Any] | None, count: int, padding: Any) -> list[Any]:

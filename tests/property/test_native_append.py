@@ -193,6 +193,28 @@ def compare_lone(rounds):
     cases()
 
 
+def sealed(module, buffer, body_at, numbers, count, columns):
+    frame = bytearray(buffer)
+    frame.extend(bytes(max(0, body_at + 6 - len(frame))))
+    module.seal_frame(frame, body_at, *numbers, count, columns)
+    with memoryview(frame), pytest.raises(BufferError):
+        module.seal_frame(frame, body_at, *numbers, count, columns)
+    return frame
+
+
+@pytest.mark.rounds(60, 25_000)
+def test_batches_are_sealed_alike(rounds):
+    buffers, columns = st.binary(max_size=300), st.binary(min_size=1, max_size=20)
+    batches = st.tuples(buffers, st.integers(24, 100), numbers, st.integers(1, 2**32 - 1), columns)
+
+    @settings(max_examples=rounds, deadline=None)
+    @given(batches)
+    def cases(given):
+        assert sealed(compiled, *given) == sealed(twin, *given)
+
+    cases()
+
+
 @pytest.mark.rounds(60, 25_000)
 def test_messages_are_appended_alike(rounds):
     compare_appends(rounds)
