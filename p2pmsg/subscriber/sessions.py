@@ -165,7 +165,7 @@ class Session:
     @property
     def direct(self) -> bool:
         """Whether there is a route to the publisher itself."""
-        return self.own.state is not RouteState.ABSENT
+        return self.own.state not in (RouteState.ABSENT, RouteState.CLOSED)
 
     @property
     def name(self) -> str:

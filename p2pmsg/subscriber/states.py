@@ -21,6 +21,8 @@ there is asked for an echo, may say that it closes, and then waits to hear that 
 
     ABSENT ──▶ ASKED ──echo──▶ OPEN ──▶ CLOSING ──its last heads──▶ LAST_KNOWN ──▶ COMPLETE
 
+One that is replaced is ABSENT, or CLOSED where it had said that it closes.
+
 An event that is not in the table of its state changes nothing: frames come late.
 """
 
@@ -116,6 +118,8 @@ class RouteState(IntEnum):
     """It closes, and its last heads came over the recovery channel: no echo is needed."""
     COMPLETE = auto()
     """It closes, and has heard that nothing is missing: it may be gone."""
+    CLOSED = auto()
+    """It closed, and another session has its place: it leads nowhere."""
 
 
 class RouteEvent(IntEnum):
@@ -135,14 +139,18 @@ class RouteEvent(IntEnum):
 
 
 _R, _V = RouteState, RouteEvent
-_ENDING: Final = {_V.REPLACED: _R.ABSENT}
-_OPEN: Final = {**_ENDING, _V.CLOSES: _R.CLOSING, _V.LAST_HEADS: _R.LAST_KNOWN}
-_CLOSING: Final = {**_ENDING, _V.ANNOUNCED: _R.OPEN, _V.REPORTED: _R.COMPLETE}
+_OPEN: Final = {_V.REPLACED: _R.ABSENT, _V.CLOSES: _R.CLOSING, _V.LAST_HEADS: _R.LAST_KNOWN}
+_CLOSING: Final = {
+    _V.REPLACED: _R.CLOSED,
+    _V.ANNOUNCED: _R.OPEN,
+    _V.REPORTED: _R.COMPLETE,
+}
 ROUTE_TRANSITIONS: Final[dict[RouteState, dict[RouteEvent, RouteState]]] = {
     _R.ABSENT: {_V.ANNOUNCED: _R.ASKED},
     _R.ASKED: {**_OPEN, _V.ECHOED: _R.OPEN},
     _R.OPEN: _OPEN,
     _R.CLOSING: {**_CLOSING, _V.LAST_HEADS: _R.LAST_KNOWN},
     _R.LAST_KNOWN: _CLOSING,
-    _R.COMPLETE: {**_ENDING, _V.ANNOUNCED: _R.OPEN},
+    _R.COMPLETE: {_V.REPLACED: _R.CLOSED, _V.ANNOUNCED: _R.OPEN},
+    _R.CLOSED: {_V.ANNOUNCED: _R.ASKED},
 }
