@@ -15,7 +15,7 @@ from typing import Final
 from p2pmsg import control
 from p2pmsg.subscriber.connections import ConnectionMonitor
 from p2pmsg.subscriber.rejoin import ANSWER_NS
-from p2pmsg.subscriber.resume import find_below, find_rewound, take_incarnation
+from p2pmsg.subscriber.resume import find_rewound, take_incarnation
 from p2pmsg.subscriber.route import Route
 from p2pmsg.subscriber.session_table import SessionTable
 from p2pmsg.subscriber.sessions import Session
@@ -130,16 +130,13 @@ class SessionJoiner:
 
     def _find_rewound(self, peer: Session, heads: control.Heads, now_ns: int) -> None:
         """Begin again with the streams whose publisher has gone back."""
-        table, streams = self._table, self._table.stream_table
-        for back in find_rewound(peer, heads, table.asked):
-            streams.rewind(back, now_ns)
-            table.forget_last()
-        topics = table.settings.patterns
-        for below in find_below(heads, table.committed(peer), topics, table.asked):
-            if below.topic not in peer.streams and not table.has_space(peer):
+        table = self._table
+        for back in find_rewound(peer, heads, table.committed(peer), table.asked):
+            if back.topic not in peer.streams and not table.has_space(peer):
                 table.invalid["streams_max"] += 1
-            else:
-                streams.rewind_committed(peer, below, now_ns)
+                continue
+            table.stream_table.rewind(peer, back, now_ns)
+            table.forget_last()
 
     def take_heads(self, peer: Session, heads: control.Heads, now_ns: int) -> None:
         """Take where the streams of a session stand, from an echo."""

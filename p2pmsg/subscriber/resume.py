@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from p2pmsg import control
 from p2pmsg.subscriber.connections import Connection
-from p2pmsg.subscriber.sessions import Session, Stream
+from p2pmsg.subscriber.sessions import Compared, Session, Stream
 from p2pmsg.topics import matches
 
 if TYPE_CHECKING:
@@ -201,19 +201,12 @@ class ResumePoints(Resume):
 
 
 class WentBack(NamedTuple):
-    """A publisher has gone back: its incarnation began at `began`, and it is at `following` now."""
-
-    stream: Stream
-    following: int
-    began: int
-
-
-class WentBackBelow(NamedTuple):
-    """A publisher has gone back to `began`, before what was `committed` of a topic."""
+    """A publisher has gone back from `had`; its incarnation began at `began`, is at `following`."""
 
     topic: str
+    had: int
     began: int
-    committed: int
+    following: int
 
 
 def on_shorter(peer: Session, topic: str, incarnation: int, following: int) -> None:
@@ -263,37 +256,35 @@ def is_compared(peer: Session, committed: Mapping[str, int]) -> bool:
     return not peer.joined and bool(committed)
 
 
-def find_rewound(peer: Session, heads: control.Heads, asked: int) -> list[WentBack]:
-    """Return the streams whose publisher has gone back, as its answer shows."""
+def find_rewound(
+    peer: Session, heads: control.Heads, committed: Mapping[str, int], asked: int
+) -> list[WentBack]:
+    """Return the streams whose publisher has gone back, as its answer shows.
+
+    It is below what it had when it was asked, or was committed of it in a former incarnation of
+    this subscriber; or it began below what its own former incarnation had.
+    """
     listed = {head.topic: head for head in heads.streams}
     are_known = bool(heads.incarnation and peer.incarnation)
     is_other = are_known and heads.incarnation != peer.incarnation
     found = []
-    for topic, stream in peer.streams.items():
+    for topic in dict.fromkeys((*peer.streams, *committed)):
+        stream = peer.streams.get(topic)
+        compared = Compared() if stream is None else stream.compared
         if topic not in listed and heads.denied and matches(topic, heads.denied):
-            stream.compared.unseen |= is_other  # where it is now is not known
+            compared.unseen |= is_other  # where it is now is not known
             continue
-        has_new_incarnation, stream.compared.unseen = is_other or stream.compared.unseen, False
+        has_new_incarnation, compared.unseen = is_other or compared.unseen, False
         following, began = _place(listed.get(topic), heads.floor)
         if are_known and not has_new_incarnation:
             continue  # it runs still, and has not gone back; what it does not list, it denies to us
-        former = _of_former(peer, stream, asked) if has_new_incarnation else 0
-        if following < stream.compared.probed or began < former:
-            found.append(WentBack(stream, following, began))
+        had = max(compared.probed, _heard(committed.get(topic, 0), asked))
+        former = 0
+        if stream is not None and has_new_incarnation:
+            former = _of_former(peer, stream, asked)
+        if following < had or began < former:
+            found.append(WentBack(topic, had, began, following))
     return found
-
-
-def find_below(
-    heads: control.Heads, committed: Mapping[str, int], topics: list[str], asked: int
-) -> Iterator[WentBackBelow]:
-    """Yield the topics of which an answer shows less than was committed."""
-    listed = {head.topic: head for head in heads.streams}
-    for topic, position in committed.items():
-        if topic not in listed and heads.denied and matches(topic, heads.denied):
-            continue
-        following, began = _place(listed.get(topic), heads.floor)
-        if following < _heard(position, asked) and matches(topic, topics):
-            yield WentBackBelow(topic, began, position)
 
 
 def _of_former(peer: Session, stream: Stream, asked: int) -> int:

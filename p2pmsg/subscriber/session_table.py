@@ -19,6 +19,7 @@ from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.states import Event, RouteEvent, State
 from p2pmsg.subscriber.streams import StreamTable
+from p2pmsg.topics import matches
 from p2pmsg.wire import FrameError, Kind
 from recovery import LossReason
 
@@ -128,8 +129,9 @@ class SessionTable:
 
     def committed(self, peer: Session) -> Mapping[str, int]:
         """Return where the streams of a session that is not joined yet resume."""
-        cursor = self.cursor
-        return {} if cursor is None or peer.joined else cursor.known(peer.session)
+        cursor, patterns = self.cursor, self.settings.patterns
+        known = {} if cursor is None or peer.joined else cursor.known(peer.session)
+        return {topic: at for topic, at in known.items() if matches(topic, patterns)}
 
     def on_incarnation(self, peer: Session, incarnation: int) -> bool:
         """Note which incarnation a publisher says it is; True: another one, and to be probed."""

@@ -12,7 +12,7 @@ from p2pmsg.start import Start
 from p2pmsg.subscriber.gaps import GapScheduler
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.redundancy import Redundancy
-from p2pmsg.subscriber.resume import Resume, WentBack, WentBackBelow
+from p2pmsg.subscriber.resume import Resume, WentBack
 from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
 from p2pmsg.wire import Frame, FrameError
@@ -150,17 +150,18 @@ class StreamTable:
         for age_ns in stream.receiver.drain_repair_ages():
             self.repair_latency.record(age_ns)
 
-    def rewind(self, back: WentBack, now_ns: int) -> None:
+    def rewind(self, peer: Session, back: WentBack, now_ns: int) -> None:
         """End a stream whose publisher has gone back; begin it where the new incarnation did."""
-        stream, following, began = back
-        peer, receiver = stream.peer, stream.receiver
-        joined = receiver.started
-        if not joined:  # what the publisher's former incarnation sent before its echo
+        topic, had, began, following = back
+        stream, cursor = peer.streams.get(topic) or self.add(peer, topic), self._cursor
+        receiver = stream.receiver
+        has_begun = receiver.started
+        if not has_begun:  # what the publisher's former incarnation sent before its echo
             limit = None if peer.group is None else following + stream.jump_max
-            first = max(began, receiver.first_known)
+            resumed = None if cursor is None else cursor.start_of(peer.session, topic, 0)
+            first = max(began, receiver.first_known, resumed or 0)
             receiver.start_at(first, now_ns=now_ns, head_max=limit)
-        probed = stream.compared.probed  # it may have been taken back since
-        receiver.observe_head(probed, now_ns=now_ns)
+        receiver.observe_head(had, now_ns=now_ns)  # it may have been taken back since
         head = receiver.head
         receiver.give_up(LossReason.REWOUND)
         self.drain(stream)
@@ -170,29 +171,15 @@ class StreamTable:
         if len(peer.former) > FORMER_MAX:
             self.forgotten.update(peer.former.pop(0).totals())
             self.count -= 1
-        new = self.add(peer, stream.topic)
+        new = self.add(peer, topic)
         new.repairs.history = following  # in a multicast, a log has it
-        if self._cursor is not None:
-            self._cursor.rewind(peer, stream.topic, began)
-        self._report(new, Rewound(began, head, LossReason.REWOUND))
-        if joined:  # else its echo says where it begins
+        if cursor is not None:
+            cursor.rewind(peer, topic, began)
+        self.rewound += 1
+        self._deliver(new, Rewound(began, head, LossReason.REWOUND))
+        if has_begun:  # else its echo says where it begins
             new.receiver.start_at(began, now_ns=now_ns)
         self.drain(new)
-
-    def rewind_committed(self, peer: Session, back: WentBackBelow, now_ns: int) -> None:
-        """Begin a stream again that was committed further than its publisher is now."""
-        stream = peer.streams.get(back.topic) or self.add(peer, back.topic)
-        if stream.receiver.started:
-            return
-        if self._cursor is not None:
-            self._cursor.rewind(peer, back.topic, back.began)
-        self.begin(stream, back.began, now_ns=now_ns)
-        self._report(stream, Rewound(back.began, back.committed, LossReason.REWOUND))
-        self.drain(stream)
-
-    def _report(self, stream: Stream, rewound: Rewound) -> None:
-        self.rewound += 1
-        self._deliver(stream, rewound)
 
     def forget(self, peer: Session) -> None:
         """Forget the streams of a session; what they counted stays counted."""

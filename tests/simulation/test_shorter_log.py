@@ -91,7 +91,6 @@ def test_new_messages_with_old_sequences_are_delivered_and_said_to_be_new(shape,
 @pytest.mark.internal
 def test_the_checks_find_messages_that_nobody_got(monkeypatch):
     monkeypatch.setattr("p2pmsg.subscriber.joining.find_rewound", lambda *_: [])
-    monkeypatch.setattr("p2pmsg.subscriber.joining.find_below", lambda *_: ())
     found = 0
     for seed in range(10):
         simulation = build(seed, copy=True)

@@ -40,6 +40,6 @@ def session():
 def test_of_streams_that_go_back_again_and_again_the_last_are_remembered(table, session):
     table.begin(table.add(session, "t"), 0, now_ns=0)
     for _ in range(FORMER_MAX + 3):
-        table.rewind(WentBack(session.streams["t"], 0, 0), 0)
+        table.rewind(session, WentBack("t", 0, 0, 0), 0)
     assert len(session.former) == FORMER_MAX
     assert table.count == FORMER_MAX + 1
