@@ -184,7 +184,7 @@ class Announcements:
     def _begin_join(self, peer: Session, line: int, now_ns: int) -> None:
         """Probe a session that is announced at a line, where its publisher is."""
         peer.last_heard_ns = now_ns
-        peer.current, peer.own.refused = None, {}
+        peer.own.asked_ns, peer.own.refused = None, {}
         peer.own.user = "" if self._table.servers is None else self._table.servers.users[line]
         self._table.next_check_ns = now_ns
         self._table.send_probe(peer, line, now_ns)

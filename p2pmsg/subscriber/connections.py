@@ -1,6 +1,5 @@
 """The connections of a subscriber's data path, and when one is made again."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -81,38 +80,25 @@ class Connection:
         """Since when nothing has come over the connection as it was last made."""
         return max(self.silent_from_ns, self.made_ns)
 
-
-class ConnectionMonitor:
-    """Says which connections are to be made again; one may be silent for `timeout_ns`."""
-
-    def __init__(self, connections: Sequence[Connection], timeout_ns: int) -> None:
-        self._connections = connections
-        self._timeout_ns = timeout_ns
-
-    def excuse_silence(self, now_ns: int) -> None:
-        """Count the silence of all from now on."""
-        for one in self._connections:
-            one.excused_ns = now_ns
-
     def on_stopped(self, stopped_ns: int, now_ns: int) -> None:
         """Do not count a time in which this process was stopped."""
-        for one in self._connections:
-            one.excused_ns = min(now_ns, one.silent_from_ns + stopped_ns)
-            one.made_ns = min(now_ns, one.made_ns + stopped_ns)
+        self.excused_ns = min(now_ns, self.silent_from_ns + stopped_ns)
+        self.made_ns = min(now_ns, self.made_ns + stopped_ns)
 
-    def is_broken(self, one: Connection, asked_ns: int | None, now_ns: int) -> bool:
-        """Whether a connection is to be made again; its silence then counts from now on.
+    def is_broken(self, timeout_ns: int, asked_ns: int | None, now_ns: int) -> bool:
+        """Whether it is to be made again; its silence then counts from now on.
 
-        `asked_ns` is since when requests over its recovery channel are without an answer. ZeroMQ
-        gives up some connections permanently, and does not say so. To make one again says nothing
-        of whether anybody is there: it is found silent by when it was last heard.
+        It may be silent for `timeout_ns`; `asked_ns` is since when requests over its recovery
+        channel are without an answer. ZeroMQ gives up some connections permanently, and does not
+        say so. To make one again says nothing of whether anybody is there: it is found silent by
+        when it was last heard.
         """
-        if now_ns - one.silent_from_ns > self._timeout_ns:
-            one.lost_ns = one.last_heard_ns
-        silent = now_ns - one.since_ns > self._timeout_ns
-        is_unknown = one.unknown_ns is not None and now_ns - one.unknown_ns > UNKNOWN_NS
+        if now_ns - self.silent_from_ns > timeout_ns:
+            self.lost_ns = self.last_heard_ns
+        silent = now_ns - self.since_ns > timeout_ns
+        is_unknown = self.unknown_ns is not None and now_ns - self.unknown_ns > UNKNOWN_NS
         one_way = asked_ns is not None and now_ns - asked_ns > ONE_WAY_NS
-        if not (silent or is_unknown or one_way) or one.refused_until_ns is not None:
+        if not (silent or is_unknown or one_way) or self.refused_until_ns is not None:
             return False
-        one.distrusted, one.unknown_ns, one.made_ns = is_unknown, None, now_ns
+        self.distrusted, self.unknown_ns, self.made_ns = is_unknown, None, now_ns
         return True

@@ -25,7 +25,7 @@ from p2pmsg.subscriber.redundancy import Redundancy
 from p2pmsg.subscriber.rejoin import Rejoin
 from p2pmsg.subscriber.resume import Resume, on_shorter
 from p2pmsg.subscriber.route import Route
-from p2pmsg.subscriber.routes import Ranges, Routes
+from p2pmsg.subscriber.routes import PUT_OFF_NS, Ranges, Routes
 from p2pmsg.subscriber.servers import AccessRules, Denial, Denials, Servers
 from p2pmsg.subscriber.session_table import SessionTable
 from p2pmsg.subscriber.sessions import HISTORY_MESSAGES, Ending, Session, Stream
@@ -373,7 +373,7 @@ class SubscriberCore:
             peer = self.peers.get(frame.session)
             if peer is None:
                 raise FrameError("session")
-            route = self.routes.answered(peer, key, repaired=frame.kind == Kind.DATA)
+            route = self.routes.answered(peer, key)
             if route is None:
                 raise FrameError("session")
             peer.answered_ns = now_ns
@@ -575,7 +575,7 @@ class SubscriberCore:
         if any(start >= stop for start, stop in body.ranges):
             raise FrameError("range")
         if not body.ranges:  # it does not know yet what it will have, but another one may
-            self.routes.put_off(peer, now_ns)
+            route.put_off_until_ns = now_ns + PUT_OFF_NS
         try:
             reason = LossReason(body.reason)
         except ValueError:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from p2pmsg import control
-from p2pmsg.subscriber.connections import ConnectionMonitor
 from p2pmsg.subscriber.rejoin import ANSWER_NS
 from p2pmsg.subscriber.resume import find_rewound, take_incarnation
 from p2pmsg.subscriber.route import Route
@@ -54,7 +53,6 @@ class SessionJoiner:
         self._keep_alive_ns = min(_KEEP_ALIVE_NS, self._timeout_ns)
         soonest_ns = min(self._timeout_ns, self._keep_alive_ns)
         self._check_ns = min(CHECK_NS, max(HURRIED_CHECK_NS, soonest_ns // 4))
-        self._monitor = ConnectionMonitor(table.lines, self._timeout_ns)
         # Not before a silent line was connected again, and a publisher there could answer.
         again_ns = self._timeout_ns + min(AGAIN_NS, self._timeout_ns)
         self._give_up_ns = max(again_ns, to_ns(config.repair_timeout))
@@ -192,7 +190,8 @@ class SessionJoiner:
 
     def excuse_silence(self, now_ns: int) -> None:
         """Do not count the silence of connections that are not read, because all is full."""
-        self._monitor.excuse_silence(now_ns)
+        for line in self._table.lines:
+            line.excused_ns = now_ns
         for peer in self._table.peers.values():
             peer.last_heard_ns = now_ns
 
@@ -201,7 +200,8 @@ class SessionJoiner:
 
         What came meanwhile is read before anything is asked for, for `delay_ns`, or given up.
         """
-        self._monitor.on_stopped(stopped_ns, now_ns)
+        for line in self._table.lines:
+            line.on_stopped(stopped_ns, now_ns)
         for up in self._table.relays.upstreams.values():
             up.met_ns = min(now_ns, up.met_ns + stopped_ns)
         for peer in self._table.peers.values():
@@ -292,15 +292,13 @@ class SessionJoiner:
         for index, line in enumerate(table.lines):
             silent_ns = now_ns - line.since_ns
             peer = None if line.session is None else table.peers.get(line.session)
-            asked_ns = None if peer is None or peer.gone else peer.own.asked_ns
-            if line.relay is not None:
-                asked_ns = table.relays.asked_ns(index)
-            if peer is not None and not peer.own.recovery:
-                asked_ns = None  # a connection made again does not make a feed's servers answer
-            if self._monitor.is_broken(line, asked_ns, now_ns):
-                if peer is not None:
-                    peer.own.asked_ns = None
-                table.relays.forget_asked(index)
+            routes = [route for _, route in table.relays.routes_over(index)]
+            if peer is not None and not peer.gone and peer.own.recovery:
+                routes.append(peer.own)  # a connection made again makes no feed's servers answer
+            asked = [one.asked_ns for one in routes if one.asked_ns is not None]
+            if line.is_broken(self._timeout_ns, min(asked, default=None), now_ns):
+                for route in routes:
+                    route.asked_ns = None
                 table.effects.reconnect(index)
             elif peer is None or silent_ns <= self._timeout_ns // 2:
                 pass

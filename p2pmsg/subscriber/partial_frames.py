@@ -66,8 +66,6 @@ def on_answer(core: "SubscriberCore", key: int, came_ns: int) -> None:
             if route.key != key or route.asked_ns is None:
                 continue
             route.asked_ns = max(route.asked_ns, came_ns)
-            if route.tried_ns is not None:
-                route.tried_ns = max(route.tried_ns, came_ns)
             route.repaired_ns = max(route.repaired_ns, came_ns)
             peer.answered_ns = max(peer.answered_ns, came_ns)
     relay = core.relays.upstreams.get(key)

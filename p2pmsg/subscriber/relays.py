@@ -140,18 +140,16 @@ class RelayClient:
     def _standing(self, line: Connection, now_ns: int) -> Standing:
         """Return what is known of who is at a line, by when that was last heard."""
         up = self.upstreams.get(line.relay or -1)
-        if up is None:
-            heard_ns, is_complete, is_settled = self._born_ns, line.is_answered, True
-        else:
-            heard_ns = min(line.last_heard_ns, max(up.met_ns, up.answered_ns))
-            is_complete, is_settled = up.complete, up.settled
-        if up is None and is_complete:
+        if up is None and line.is_answered:
             return Standing.KNOWN
+        heard_ns = self._born_ns
+        if up is not None:
+            heard_ns = min(line.last_heard_ns, max(up.met_ns, up.answered_ns))
         if now_ns - heard_ns >= REFORM_NS:
             return Standing.GONE
-        if not is_complete:
+        if up is None or not up.complete:
             return Standing.OPEN if line.is_heard else Standing.AWAY
-        return Standing.KNOWN if is_settled and now_ns - heard_ns <= QUIET_NS else Standing.AWAY
+        return Standing.KNOWN if up.settled and now_ns - heard_ns <= QUIET_NS else Standing.AWAY
 
     def on_progress(self, stream: Stream, now_ns: int) -> None:
         """Note that a relay has come further with what we have already: it will have the rest."""
@@ -256,8 +254,6 @@ class RelayClient:
     def _drop(self, peer: Session, route: Route) -> None:
         route.cancel(self._effects)
         peer.relayed.remove(route)
-        if peer.current is route:
-            peer.current = None
 
     def unrouted(self) -> list[Session]:
         """List the sessions that have lost their last route and have not ended yet."""
@@ -378,18 +374,6 @@ class RelayClient:
             if line.refused_until_ns is not None and now_ns >= line.refused_until_ns:
                 line.refused_until_ns = None
                 self._effects.reconnect(index)
-
-    def asked_ns(self, line: int) -> int | None:
-        """Return since when a NACK over this line's relay is without an answer, or None."""
-        asked = [
-            route.asked_ns for _, route in self.routes_over(line) if route.asked_ns is not None
-        ]
-        return min(asked, default=None)
-
-    def forget_asked(self, line: int) -> None:
-        """Count the time without an answer from the next NACK on."""
-        for _, route in self.routes_over(line):
-            route.asked_ns = None
 
     def ask_again(self, now_ns: int) -> None:
         """Ask all relays from the start, after an exception cut something short."""

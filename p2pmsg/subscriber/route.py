@@ -72,8 +72,8 @@ class Route:
     """Whose session it is, by the key of its publisher; "" where that is not asked."""
     asked_ns: int | None = None
     """Since when a NACK is without an answer."""
-    tried_ns: int | None = None
-    """The same, for as long as it is the one that is asked."""
+    put_off_until_ns: int = 0
+    """Until when others are asked first: a relay did not know yet what it will have."""
     repaired_ns: int = -1
     """When messages last came over it, those that had come before included."""
     refused: Refusals = field(default_factory=dict)

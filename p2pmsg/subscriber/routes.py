@@ -2,9 +2,7 @@
 
 ::
 
-    a gap ──▶ the nearest route ──no answer for 200 ms──▶ the next nearest, and so on in turn
-                │        ▲                            the one that answers is asked from then on
-                │        └── the publisher's welcome: it is the first again
+    a gap ──▶ the nearest route ──no answer for 200 ms──▶ the next nearest, while that is so
                 └──refused──▶ those that have not refused it; lost when none is left
 """
 
@@ -20,6 +18,8 @@ _MS = 1_000_000
 SWITCH_NS: Final = 200 * _MS
 """How long a NACK stays without an answer before another route is asked: longer than most round
 trips and a scheduler's delay, short against the deadline of a gap."""
+PUT_OFF_NS: Final = 1000 * _MS
+"""How long others are asked before a relay that does not know yet what it will have."""
 
 Ranges = list[tuple[int, int]]
 
@@ -60,27 +60,16 @@ class Routes:
         for route, _ in plan.asked:
             if route.asked_ns is None:
                 route.asked_ns = now_ns
-            if route is session.current and route.tried_ns is None:
-                route.tried_ns = now_ns
         return plan
 
-    def answered(self, session: Session, key: int, *, repaired: bool) -> Route | None:
+    def answered(self, session: Session, key: int) -> Route | None:
         """Note an answer, and return the route that it came by; None: the session has none such."""
         found: Route | None = None
         for route in session.routes:
             if route.key == key:
                 route.asked_ns = None
                 found = found or route
-        if found is not None and (repaired or found is session.current):
-            if session.current is None or session.current.key != key:
-                session.current = found
-            session.current.tried_ns = None
         return found
-
-    def put_off(self, session: Session, now_ns: int) -> None:
-        """Ask another route next: the current one does not know yet."""
-        if session.current is not None:
-            session.current.tried_ns = now_ns - SWITCH_NS - 1
 
     def has_others(self, session: Session, route: Route) -> bool:
         """Whether a session has a route over a live connection besides this one."""
@@ -112,23 +101,13 @@ class Routes:
         )
 
     def _in_turn(self, session: Session, now_ns: int) -> list[Route]:
-        """Return the routes to ask, the best first."""
-        routes = sorted(self._live(session), key=lambda route: route.hops)
-        by_key = {route.key: route for route in reversed(routes)}
-        order = [route for route in routes if by_key[route.key] is route]
-        if not order:
-            return []
-        current = session.current
-        if current not in order:
-            current = order[0]
-            current.tried_ns = None
-        assert current is not None
-        at = order.index(current)
-        if current.tried_ns is not None and now_ns - current.tried_ns > SWITCH_NS:
-            at = (at + 1) % len(order)
-            order[at].tried_ns = None
-        session.current = order[at]
-        return [order[at], *order[:at], *order[at + 1 :]]
+        """Return the routes to ask, the best first; one for each recovery channel."""
+        live = self._live(session)
+        late = {route.key for route in live if _is_late(route, now_ns)}
+        order: dict[int, Route] = {}
+        for route in sorted(live, key=lambda route: (route.key in late, route.hops)):
+            order.setdefault(route.key, route)
+        return list(order.values())
 
     def _live(self, session: Session) -> list[Route]:
         """Return the routes whose connections are not silent; all, where all are."""
@@ -143,3 +122,9 @@ class Routes:
             if is_live:
                 live.append(route)
         return live or session.routes
+
+
+def _is_late(route: Route, now_ns: int) -> bool:
+    """Whether others are asked first: no answer comes, or it does not know yet."""
+    since_ns = now_ns if route.asked_ns is None else route.asked_ns
+    return now_ns - since_ns > SWITCH_NS or now_ns < route.put_off_until_ns

@@ -147,7 +147,7 @@ class SessionTable:
         """Join a session again over the same channels: its publisher was restarted."""
         self.begin_incarnation(peer)
         peer.own.on(RouteEvent.ANNOUNCED)
-        peer.current, peer.own.refused = None, {}
+        peer.own.asked_ns, peer.own.refused = None, {}
         self.next_check_ns = now_ns
         self.send_probe(peer, peer.own.line, now_ns)
 
@@ -190,8 +190,6 @@ class SessionTable:
         """End a session whose place another one has taken, unless a relay has it."""
         peer.own.on(RouteEvent.REPLACED)
         peer.own.urgent = peer.own.silent = None
-        if peer.current is peer.own:
-            peer.current = None
         peer.own.cancel(self.effects)
         if peer.relayed or self.relays.may_have(peer, now_ns):
             self.effects.disconnect(peer.session)

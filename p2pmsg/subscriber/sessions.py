@@ -113,8 +113,6 @@ class Session:
     """The route to the publisher itself."""
     relayed: list[Route] = field(default_factory=list)
     """The routes over relays."""
-    current: Route | None = None
-    """The route that is asked for what is missing."""
     answer: AnswerTime = field(default_factory=answer_time)
     """How long answers to its NACKs take."""
     group: GroupState | None = None
