@@ -12,6 +12,7 @@ then its fields are null, and the value is there.
 import datetime
 import decimal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from operator import attrgetter
 from types import SimpleNamespace
@@ -55,6 +56,8 @@ _SCALARS: Final[dict[type, Any]] = {
 
 _BUILTIN: Final = (bytes, datetime.datetime, datetime.date, decimal.Decimal)
 """What Arrow takes as it is, within structs, lists and maps."""
+_MISFITS: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoding a value raises that does not fit."""
 
 
 def layout_of(schema: types.StructType, options: SourceOptions) -> Layout:
@@ -147,15 +150,16 @@ class TypedLayout:
         if self.value_format == "msgpack" and set(map(type, values)) == {struct}:
             return list(values), set()
         if self.value_format == "json":
-            decoded = _json_rows(values, self._json)
-            if decoded is not None:
-                return decoded, set()
+            # Each on its own: in a joined text, two values in one message make up for one that
+            # another message lacks.
+            with suppress(TypeError, *_MISFITS):
+                return list(map(_decoder_of_bytes(self._json, "json"), values)), set()
         decode = _decoder(self._json, self.value_format)
         rows, wrong = [], set()
         for at, value in enumerate(values):
             try:
                 rows.append(decode(value))
-            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            except _MISFITS as error:
                 self._refuse(gathered, at, str(error), error)
                 wrong.add(at)
                 rows.append(_empty(self._names))
@@ -236,11 +240,17 @@ def _item_type(kind: types.DataType, name: str, can_be_null: bool) -> Any:
 
 
 @lru_cache(maxsize=64)
+def _decoder_of_bytes(schema_json: str, value_format: str) -> Callable[[Any], Any]:
+    module: Any = msgspec.json if value_format == "json" else msgspec.msgpack
+    decode: Callable[[Any], Any] = module.Decoder(struct_of(schema_json)).decode
+    return decode
+
+
+@lru_cache(maxsize=64)
 def _decoder(schema_json: str, value_format: str) -> Callable[[Any], Any]:
     """Return what makes a struct of one value, whatever the value came as."""
     struct = struct_of(schema_json)
-    module = msgspec.json if value_format == "json" else msgspec.msgpack
-    from_bytes = module.Decoder(struct).decode
+    from_bytes = _decoder_of_bytes(schema_json, value_format)
 
     def decode(value: Any) -> Any:
         if isinstance(value, struct):
@@ -252,23 +262,6 @@ def _decoder(schema_json: str, value_format: str) -> Callable[[Any], Any]:
         return msgspec.convert(value, struct)
 
     return decode
-
-
-@lru_cache(maxsize=64)
-def _json_decoder(schema_json: str) -> Callable[[bytes], Any]:
-    return msgspec.json.Decoder(struct_of(schema_json)).decode
-
-
-def _json_rows(values: list[Any], schema_json: str) -> list[Any] | None:
-    """Decode values that are all JSON and fit; None where one of them needs a closer look.
-
-    Each is decoded on its own: in a joined text, two values in one message make up for one that
-    another message lacks. It takes no longer than one call for all.
-    """
-    try:
-        return list(map(_json_decoder(schema_json), values))
-    except (TypeError, msgspec.MsgspecError, ValueError, RecursionError):
-        return None
 
 
 def _empty(names: Sequence[str]) -> Any:

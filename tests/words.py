@@ -37,7 +37,7 @@ RULES = (
     Rule("rooms?", "space"),
     Rule("houses?|ladders?|lanes?|rungs?|ears?|mouths?|parcels?", "the field's word",
          r"parcel_(jobs_max|bytes)"),
-    Rule("memos?", "metadata", "memo_errors"),
+    Rule("memos?", "metadata"),
     Rule("witness(es)?", "oracle, observer"),
     Rule("news", "notice, change"),
     Rule("whoever|whosoever", "the caller; one that …"),

@@ -54,7 +54,6 @@ def relay_stats(
         refusals=refusals,
         sessions_refused=core.sessions_refused, streams_refused=core.streams_refused,
         streams_rewound=source.stream_table.rewound, denied=source.denials.count,
-        memo_errors=0 if core.metadata is None else core.metadata.errors,
         unanswered=unanswered, answering=answering,
         **counts | {"frames_invalid": dict(invalid)},
     )  # fmt: skip

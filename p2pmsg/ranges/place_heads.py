@@ -274,12 +274,8 @@ class PlaceHeads:
                 question.wait_ns = 0
                 heads = replace(heads, streams={**heads.streams, frame.topic: head})
                 self.heads[frame.session] = heads
-        due_ns = self._now_ns + self._floor_ns
         if question.wait_ns == 0:
-            question.due_ns = min(question.due_ns, due_ns)
-        if len(heads.streams) == 1:
-            # Nothing that is asked for could be newer than this.
-            question.due_ns = max(question.due_ns, due_ns)
+            question.due_ns = min(question.due_ns, self._now_ns + self._floor_ns)
 
     def _heard(self) -> None:
         self._last_heard_ns = self._now_ns

@@ -52,7 +52,6 @@ class RelayMetadata:
         sessions, heads: what was in it: names and hops by session, and by session and topic up to
             where a stream came, or is lost, at least.
         losses: by session and topic, losses of former incarnations, in order.
-        errors: how often it could not be written; it is tried again.
 
     Raises:
         RecoveryError: what is in it makes no sense.
@@ -65,7 +64,6 @@ class RelayMetadata:
         self._is_closed = False
         self._changed = self._moved = False
         self._due_ns = 0
-        self.errors = 0
         consequence = "a relay that is restarted meanwhile does not know all names and losses"
         self._trouble = Trouble(f"{file.path} cannot be written", consequence)
         self.losses: dict[tuple[int, str], list[Loss]] = {}
@@ -134,7 +132,6 @@ class RelayMetadata:
             self._file.write(*content.changes, durable=content.is_durable)
             written = True
         except OSError as error:
-            self.errors += 1
             self._trouble.note(error)
         else:
             self._trouble.over()

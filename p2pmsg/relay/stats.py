@@ -45,8 +45,6 @@ class RelayStats(ServingStats):
         sessions_refused, streams_refused: what was not taken on because a bound was met.
         streams_rewound: times that a publisher's log was found to be shorter than what was received
             of a stream; the messages that have sequences in use are dropped here.
-        memo_errors: how often what it keeps next to its log (names, losses) could not be written;
-            that is tried again.
         unanswered: what is at upstreams' endpoints from which no welcome has ever come, for
             people, by endpoint. It is examined after 5 s, then each minute.
         answering: by upstream's endpoint, whether somebody there was joined, and answers.
@@ -68,7 +66,6 @@ class RelayStats(ServingStats):
     sessions_refused: int
     streams_refused: int
     streams_rewound: int
-    memo_errors: int
     unanswered: dict[str, str]
     answering: dict[str, bool]
     denied: int

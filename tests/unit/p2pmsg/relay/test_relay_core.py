@@ -282,7 +282,6 @@ def test_metadata_that_cannot_be_written_is_written_later_and_says_so(caplog):
     file.failing["write"] = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     for turn in range(20):
         talk.write(metadata, turn * 2 * WRITE_NS)
-    assert metadata.errors == 20
     assert len(caplog.records) == 1
     assert "No space left" in caplog.text
     file.failing.clear()
