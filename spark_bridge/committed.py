@@ -27,9 +27,7 @@ class _Record(msgspec.Struct):
     query: str
     batch: int
     partition: int
-    attempt: int = 0
     rows: int = 0
-    ranges: dict[str, tuple[int, int]] = {}
 
 
 class Mark(NamedTuple):

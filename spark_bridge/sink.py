@@ -12,6 +12,7 @@ by that the receiver's side (`committed`) delivers each batch once.
 
 import time
 from collections.abc import Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -132,7 +133,6 @@ def publish_partition(
     }
     name = f"spark/{query[:8]}/{batch}/{partition}"
     publisher: p2pmsg.Publisher | None = None
-    ranges: dict[str, list[int]] = {}
     rows = 0
     timeout = options.timeoutMs / 1000
     try:
@@ -143,9 +143,9 @@ def publish_partition(
                 publisher = _open(name, options)
                 publisher.publish(COMMIT_TOPIC, {"state": "begin", **record})
             rows += each.num_rows
-            _publish(publisher, each, options, ranges)
+            _publish(publisher, each, options)
         if publisher is not None:
-            commit = {"state": "commit", **record, "rows": rows, "ranges": ranges}
+            commit = {"state": "commit", **record, "rows": rows}
             publisher.publish(COMMIT_TOPIC, commit)
             publisher.close(timeout)
             undelivered = publisher.stats().undelivered
@@ -197,14 +197,11 @@ def _publish(
     publisher: p2pmsg.Publisher,
     batch: pa.RecordBatch,
     options: SinkOptions,
-    ranges: dict[str, list[int]],
 ) -> None:
     columns = {name: batch.column(name) for name in batch.schema.names}
     for topic, rows in _by_topic(columns.get("topic"), batch.num_rows, options.topic):
         part = columns if rows is None else {name: c.take(rows) for name, c in columns.items()}
-        first, last = _publish_topic(publisher, topic, part)
-        known = ranges.setdefault(topic, [first, first])
-        known[1] = last + 1
+        _publish_topic(publisher, topic, part)
 
 
 def _by_topic(
@@ -225,26 +222,16 @@ def _by_topic(
         yield name, None if len(rows) == count else pa.array(rows, pa.int64())
 
 
-def _publish_topic(
-    publisher: p2pmsg.Publisher, topic: str, columns: dict[str, pa.Array]
-) -> tuple[int, int]:
+def _publish_topic(publisher: p2pmsg.Publisher, topic: str, columns: dict[str, pa.Array]) -> None:
     values = values_of(columns["value"])
     keys = columns["key"].to_pylist() if "key" in columns else None
     times = _times_ns(columns["timestamp"]) if "timestamp" in columns else None
     headers = _headers(columns["headers"]) if "headers" in columns else None
     if headers is None:
-        return publisher.publish_many(topic, values, keys, times)
-    sequences = [
-        publisher.publish(
-            topic,
-            value,
-            None if keys is None else keys[at],
-            None if times is None else times[at],
-            headers[at],
-        )
-        for at, value in enumerate(values)
-    ]
-    return sequences[0], sequences[-1]
+        publisher.publish_many(topic, values, keys, times)
+        return
+    for row in zip(values, keys or repeat(None), times or repeat(None), headers, strict=False):
+        publisher.publish(topic, *row)
 
 
 def _times_ns(column: pa.Array) -> "Sequence[int]":

@@ -114,7 +114,6 @@ class RelayCore(ServingCore[RelayedSession]):
             if following < end:
                 stream.end = end
                 self.cut[session, topic] = stream
-            stream.start = served.head(topic)[0]
             for loss in losses:
                 if loss.stop <= following and not stream.losses.overlap_count(
                     loss.start, loss.stop

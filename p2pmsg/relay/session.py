@@ -16,16 +16,15 @@ class RelayedStream(ServedStream):
     """One stream at a relay.
 
     Attributes:
-        start: where it began here.
         received, lost: messages.
 
     """
 
-    __slots__ = ("lost", "received", "start")
+    __slots__ = ("lost", "received")
 
     def __init__(self, served: "ServedSession", topic: str, topic_bytes: bytes, start: int) -> None:
         super().__init__(served, topic, topic_bytes, start)
-        self.start, self.losses = start, LossRanges()
+        self.losses = LossRanges()
         self.received = self.lost = 0
 
 
