@@ -59,15 +59,6 @@ def taken(fetch, now_ns=0):
     return found
 
 
-def test_what_comes_out_of_order_goes_out_in_order(place):
-    fetch = fetch_of(place, 10, 40)
-    assert asked(place) == [(10, 40)]
-    for start in (30, 20, 10):
-        answer(fetch, start, 10)
-    assert taken(fetch) == [[*range(start, start + 10)] for start in (10, 20, 30)]
-    assert fetch.position == fetch.stop
-
-
 def test_a_refusal_says_nothing_of_what_came_before_it_and_is_one_loss(place):
     fetch = fetch_of(place, 0, 30)
     answer(fetch, 0, 10)
@@ -88,19 +79,6 @@ def test_what_is_denied_is_raised_and_asked_for_again(place):
     assert (0, 10) in asked(place)
     answer(fetch, 0, 10, now_ns)
     assert taken(fetch, now_ns) == [[*range(10)]]
-
-
-def test_what_did_not_reach_the_caller_comes_again(place):
-    fetch = fetch_of(place, 0, 20)
-    answer(fetch, 0, 10)
-    answer(fetch, 10, 10)
-    assert len(taken(fetch)) == 2
-    fetch.begin(10, 0)
-    assert not taken(fetch)
-    fetch.ask(500 * MS)
-    assert (10, 20) in asked(place)
-    answer(fetch, 10, 10)
-    assert taken(fetch) == [[*range(10, 20)]]
 
 
 def test_what_nobody_asked_for_takes_no_more_than_16_mib(place):

@@ -69,18 +69,6 @@ class RelayTalk:
         return take_sent(self.core)
 
 
-def test_what_was_given_already_is_not_kept_twice():
-    talk = RelayTalk().open()
-    talk.give(0, 3)
-    talk.sent()
-    assert talk.give(0, 3) is not None
-    talk.give(2, 3)
-    (part,) = talk.sent()
-    frame = Frame(part)
-    assert (frame.sequence, frame.count) == (3, 2)
-    assert wire.decode_columns(frame)[0] == ["v3", "v4"]
-
-
 def test_a_part_of_a_frame_becomes_a_frame():
     talk = RelayTalk().open(start=1)
     talk.give(0, 4, skip=1, taken=2, columns=([0, 1, 2, 3], ["a", "b", "c", "d"], None))
@@ -107,12 +95,6 @@ def test_what_is_not_here_yet_is_answered_so_that_another_is_asked(request_):
     talk = RelayTalk().open()
     talk.give(0, 2)
     assert refusals(talk.ask(request_)) == [([], "budget")]
-
-
-def test_what_is_here_is_sent_and_what_is_not_here_yet_is_asked_for_again():
-    talk = RelayTalk().open()
-    kept = talk.give(0, 2)
-    assert talk.ask(frames.nack((1, 5))) == [kept]
 
 
 def test_a_malformed_body_is_counted_and_not_sent():
