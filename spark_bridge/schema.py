@@ -5,7 +5,7 @@ from array import array
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from operator import attrgetter
 from typing import Any, Final, Protocol
 
@@ -262,7 +262,10 @@ def _header_text(value: Any) -> str | None:
 
 
 def _offsets(gathered: Gathered) -> pa.Array:
-    return _joined([pa.arange(one.sequence, one.sequence + len(one)) for one in gathered.batches])
+    batches = gathered.batches
+    if all(one.sequence + len(one) == after.sequence for one, after in pairwise(batches)):
+        return pa.arange(batches[0].sequence, batches[0].sequence + gathered.count)
+    return _joined([pa.arange(one.sequence, one.sequence + len(one)) for one in batches])
 
 
 def _common(name: str, kind: pa.DataType, gathered: Gathered) -> pa.Array:
