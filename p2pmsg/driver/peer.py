@@ -5,9 +5,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import ClassVar, Final
 
+from p2pmsg.checks import at_least
 from p2pmsg.driver.lifecycle import INHERITED
 from p2pmsg.driver.verbs import Verb
 from p2pmsg.errors import ClosedError
+from recovery.checks import to_ns
 
 CLOSED: Final = "it is closed"
 
@@ -46,6 +48,13 @@ class Peer(ABC):
         """Raise `ClosedError` where it cannot be used any more."""
         if self.closed_why:
             raise ClosedError(f"the {self.kind}", self.closed_why)
+
+    def deadline_ns(self, timeout: float | None) -> int | None:
+        """Return when so many seconds will have passed; None: never. `ConfigError` for no time."""
+        if timeout is None:
+            return None
+        at_least("timeout", timeout, 0)
+        return self.now_ns() + to_ns(timeout)
 
     @abstractmethod
     def turn(self, now_ns: int) -> None:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import transports
 from p2pmsg import wire
@@ -17,9 +17,6 @@ from p2pmsg.wire import Kind
 from recovery import TokenBucket
 from transports.platform import AnyReadable
 from transports.udp import DATAGRAM_BYTES_MAX, SEGMENTS_MAX
-
-if TYPE_CHECKING:
-    pass
 
 _MS: Final = 1_000_000
 _ANSWERS_PER_CALL: Final = 256
@@ -79,7 +76,6 @@ class DatagramSender:
         self._flows = core.config.on_full != "drop"
         self._frame_bytes = multicast.frame_bytes
         self._keys = multicast.keys
-        self._datagram_bytes = multicast.datagram_bytes
         self._parts: deque[bytes] = deque()
         self._marked_ns = 0
         self.datagrams_sent = self.waits = 0
@@ -105,27 +101,9 @@ class DatagramSender:
 
     def send(self, frame: bytes | memoryview) -> bool:
         """Send one frame alone; False: not now, by the pace or for lack of space."""
-        multicast, size = self.multicast, len(frame) + 4
-        if size > self._datagram_bytes or self._parts or multicast.parity is not None:
+        if len(frame) > self._frame_bytes or self._parts or self.multicast.parity is not None:
             return False  # it goes the way of the outbox
-        if self._flows and multicast.window.space() <= 0 and not self._may_send():
-            return False
-        if not self._bucket.try_take(size, self._now_ns()):
-            return False
-        if self._keys is None:
-            data = bytes(frame)
-            made = data + datagram.checksum(data).to_bytes(4, "big")
-        else:
-            made = self._keys.group.seal(frame)
-            size = len(made)
-        sent = self._udp.send(made)
-        if sent:
-            for other in self._others:
-                other.send(made)
-            self.datagrams_sent += 1
-            if multicast.window.sent(size + _DATAGRAM_COST_BYTES):
-                self._mark()
-        return sent
+        return self._may_send() and self._send_train(deque((bytes(frame),)))
 
     def send_outbox(self, outbox: deque[bytes]) -> bool:
         """Send what is in the outbox, in trains; False where frames remain."""

@@ -82,12 +82,7 @@ class ThreadServing(ThreadFace):
                 _log.exception("the responder's thread ended")
 
     def _close(self, timeout: float | None, why: str = CLOSED) -> None:
-        if self._driver.stopping:
-            return
-        try:
-            self._driver.run(self._peer.close(timeout, why))
-        finally:
-            self._driver.stop()
+        self._end(self._peer.close(timeout, why))
         thread = self._served_by
         if thread is not None and thread is not threading.current_thread() and timeout is None:
             thread.join(_JOIN_S)
@@ -169,11 +164,8 @@ class LoopServing(LoopFace):
         await self._driver.run(self._peer.wait_for_end())
 
     async def _close(self, timeout: float | None) -> None:
-        if self._driver.stopping:
-            return
-        self._driver.check_caller()
         try:
-            await self._driver.run(self._peer.close(timeout, CLOSED))
+            await self._end(self._peer.close(timeout, CLOSED))
         finally:
             self.close_now()
 

@@ -7,7 +7,7 @@ import transports
 from p2pmsg import wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.errors import ConfigError, translated
-from p2pmsg.peers.network import MACHINE, Network
+from p2pmsg.peers.network import Network
 from p2pmsg.peers.receiving import Receiving
 from p2pmsg.security.use import check_datagrams, curve_client
 from p2pmsg.subscriber.core import SubscriberCore
@@ -39,6 +39,7 @@ def open_lines(
     """
     lines: list[transports.DataReceiver | DatagramLine] = []
     group: MoldGroup | None = None
+    prefixes = [*wire.topic_prefixes(topics or ["*"]), wire.control_prefix(Kind.WELCOME)]
     for place in places:
         check_datagrams(security, place)
     if security is not None:
@@ -57,7 +58,13 @@ def open_lines(
 
                 lines.append(datagram_line.DatagramLine(place, core, line, network))
             else:
-                lines.append(make_receiver(place, topics, config, network, security))
+                receiver = network.receiver(
+                    place, queue_frames=config.queue_frames, frame_bytes_max=config.frame_bytes_max,
+                    busy_wait_us=config.busy_wait * 1e6, curve=curve_client(security, place),
+                )  # fmt: skip
+                for prefix in prefixes:
+                    receiver.subscribe(prefix)
+                lines.append(receiver)
             undo.callback(lines[-1].close)
         for one in lines:
             one.connect()
@@ -69,24 +76,3 @@ def open_lines(
         made = Receiving(core, lines, places, network, security)
         undo.pop_all()
     return made
-
-
-def make_receiver(
-    endpoint: transports.Endpoint,
-    topics: list[str],
-    config: SubscriberConfig,
-    network: Network = MACHINE,
-    security: "Security | None" = None,
-) -> transports.DataReceiver:
-    """Return the socket of one connection, with its subscriptions; `connect` is the caller's."""
-    receiver = network.receiver(
-        endpoint,
-        queue_frames=config.queue_frames,
-        frame_bytes_max=config.frame_bytes_max,
-        busy_wait_us=config.busy_wait * 1e6,
-        curve=curve_client(security, endpoint),
-    )
-    for prefix in wire.topic_prefixes(topics or ["*"]):
-        receiver.subscribe(prefix)
-    receiver.subscribe(wire.control_prefix(Kind.WELCOME))
-    return receiver

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import transports
 from p2pmsg.config import PublisherConfig
-from p2pmsg.errors import ConfigError, translated
+from p2pmsg.errors import ConfigError
 from p2pmsg.peers.network import Network
 from p2pmsg.peers.sending import Outgoing
 from p2pmsg.peers.settings import log_config
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.served import PYTHON_MEMORY
-from p2pmsg.security.use import check_datagrams, curve_server, warn_if_open
+from p2pmsg.security.use import check_datagrams, curve_server
 from transports.endpoint import is_address
 from transports.platform import read_proc
 
@@ -39,29 +39,15 @@ class Settings(NamedTuple):
     security: "Security | None"
 
 
-class Opened(NamedTuple):
-    """The parts of a publisher."""
-
-    core: PublisherCore
-    sender: transports.DataSender
-    server: transports.RecoveryServer
-    outgoing: Outgoing
-    group: "DatagramSender | None"
-
-
-def open_publisher(settings: Settings, network: Network) -> Opened:
-    """Open all, or nothing; raises what `Publisher` says."""
-    with translated(), ExitStack() as undo:
-        places = parse_lines(settings.endpoint)
-        opened = _open(settings, places, network, undo)
-        undo.pop_all()
-        return opened
-
-
-def _open(
-    settings: Settings, places: list[transports.Endpoint], network: Network, undo: ExitStack
-) -> Opened:
+def open_publisher(
+    settings: Settings, network: Network, undo: ExitStack
+) -> (
+    "tuple[PublisherCore, transports.DataSender, transports.RecoveryServer, Outgoing, "
+    "DatagramSender | None]"
+):
+    """Open all; raises what `Publisher` says. `undo` closes what was opened before that."""
     config, security = settings.config, settings.security
+    places = parse_lines(settings.endpoint)
     for place in places:
         check_datagrams(security, place)
     server = network.recovery_server(
@@ -84,9 +70,7 @@ def _open(
         incarnation=network.random.getrandbits(64),
     )
     sender, outgoing, group = _open_sender(core, places, security, network)
-    for bound in (sender.endpoint, server.endpoint):
-        warn_if_open(security, bound)
-    return Opened(core, sender, server, outgoing, group)
+    return core, sender, server, outgoing, group
 
 
 def _open_log(settings: Settings, network: Network) -> PublisherLog | None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
@@ -10,7 +11,7 @@ from p2pmsg.checks import checked
 from p2pmsg.codec import EncHook
 from p2pmsg.config import OnFull, PublisherConfig
 from p2pmsg.driver.verbs import Verb, Wait
-from p2pmsg.errors import LogFailedError, ReentrantCallError
+from p2pmsg.errors import LogFailedError, ReentrantCallError, translated
 from p2pmsg.native import appending
 from p2pmsg.peers.network import MACHINE, Network
 from p2pmsg.peers.opening import Settings, open_publisher
@@ -24,7 +25,6 @@ from transports import TURN
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from p2pmsg.peers.datagram_sender import DatagramSender
     from p2pmsg.publisher.core import PublisherCore
     from p2pmsg.security.settings import Security
     from p2pmsg.stats import PublisherStats
@@ -61,10 +61,12 @@ class PublisherPeer(ServingPeer):
 
     def __init__(self, settings: Settings, network: Network = MACHINE) -> None:
         super().__init__(settings.title, network, settings.security)
-        opened = open_publisher(settings, network)
-        self.core, self.sender, self.server = opened.core, opened.sender, opened.server
-        self.outgoing, self._multicast = opened.outgoing, opened.group
-        self._use_sockets()
+        with translated(), ExitStack() as undo:
+            self.core, self.sender, self.server, self.outgoing, self._group = open_publisher(
+                settings, network, undo
+            )
+            self._use_sockets()
+            undo.pop_all()
         self._send = self.sender.send
         self._tick_ns = max(_MS, min(to_ns(settings.config.linger), 1000 * _MS))
         self._gathered_ns = 0
@@ -74,10 +76,6 @@ class PublisherPeer(ServingPeer):
         # Weakly, so that none stays that an exception ended on its way out.
         self._reserved: WeakValueDictionary[str, _Bulk] = WeakValueDictionary()
         self.needs_turn = False
-
-    @property
-    def _group(self) -> "DatagramSender | None":
-        return self._multicast
 
     def _timer_ns(self, now_ns: int) -> int | None:
         tick_ns = now_ns + self._tick_ns
@@ -266,7 +264,7 @@ class PublisherPeer(ServingPeer):
         """Return the counters."""
         from p2pmsg.peers.stats import publisher_stats
 
-        return publisher_stats(self.core, self._multicast, self._counts())
+        return publisher_stats(self.core, self._group, self._counts())
 
     # ------------------------------------------------------------------------ closing
 

@@ -145,8 +145,9 @@ class PullerPeer(Peer):
 
     # ------------------------------------------------------------------------------- the jobs
 
-    def receive(self, timeout: float | None, deadline_ns: int | None) -> Verb[Job]:
+    def receive(self, timeout: float | None) -> Verb[Job]:
         """Begin the next job; see `Puller.receive`."""
+        deadline_ns = self.deadline_ns(timeout)
         while True:
             self.check_open()
             job = self._take(self.now_ns())

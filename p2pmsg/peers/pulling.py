@@ -4,7 +4,7 @@ import builtins
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
-from p2pmsg.checks import at_least, check, checked
+from p2pmsg.checks import check, checked
 from p2pmsg.driver.section import Section
 from p2pmsg.errors import ClosedError
 from p2pmsg.message import T_co
@@ -18,7 +18,6 @@ from p2pmsg.queue.running import JobRun, OnError
 from p2pmsg.queue.stats import PullerStats
 from p2pmsg.security.use import curve_client
 from p2pmsg.subscriber.typed import value_type
-from recovery.checks import to_ns
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -115,12 +114,6 @@ class PullerBase(FaceBase, Generic[T_co]):
         except BaseException as error:
             entered.leave(error)
             raise
-
-    def _deadline_ns(self, timeout: float | None) -> int | None:
-        if timeout is None:
-            return None
-        at_least("timeout", timeout, 0)
-        return self._peer.now_ns() + to_ns(timeout)
 
     def _check_each(self) -> None:
         """Raise `ConfigError` where jobs are acknowledged by the batch."""

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import transports
-from p2pmsg.checks import at_least
 from p2pmsg.driver.peer import CLOSED, Peer
 from p2pmsg.driver.verbs import Blocking, LateError, Verb, Wait
 from p2pmsg.errors import LogFailedError, SendQueueFullError, translated
@@ -21,7 +20,6 @@ from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.pull_access import access_of
 from p2pmsg.queue.stats import PusherStats
 from p2pmsg.security.use import curve_server, warn_if_open
-from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
@@ -335,7 +333,7 @@ class PusherPeer(Peer):
 
     def push(self, job: "QueuedJob", timeout: float | None) -> Verb[int]:
         """Accept a job, and wait for space, and for the disk where it has to be there."""
-        deadline_ns = self._deadline(timeout)
+        deadline_ns = self.deadline_ns(timeout)
         while (accepted := self._try_push(job)) is None:
             if not (yield Wait(partial(self._fits, job), deadline_ns)):
                 raise LateError(f"{self._limit()}, were in flight for {timeout} s")
@@ -356,7 +354,7 @@ class PusherPeer(Peer):
     def drain(self, timeout: float | None) -> Verb[None]:
         """Wait until what was pushed is on the disk, where it has to be, and there is space."""
         self.check_open()
-        deadline_ns = self._deadline(timeout)
+        deadline_ns = self.deadline_ns(timeout)
         self.jobs.check_log()
         if self._syncs and self._journal is not None:
             yield from self._reach_disk(self._journal.written, deadline_ns, timeout)
@@ -367,7 +365,7 @@ class PusherPeer(Peer):
     def join(self, timeout: float | None) -> Verb[None]:
         """Wait until no job is in flight."""
         self.check_open()
-        deadline_ns = self._deadline(timeout)
+        deadline_ns = self.deadline_ns(timeout)
         self._work_now()
         if not (yield Wait(self._is_over, deadline_ns)):
             raise LateError(f"{self.in_flight} jobs were not done within {timeout} s")
@@ -378,7 +376,7 @@ class PusherPeer(Peer):
         """Wait until no job is in flight, as long as may be, and close."""
         if timeout is None:
             timeout = 5.0 if self._settings.log is None else 0.0
-        deadline_ns = self._deadline(timeout)
+        deadline_ns = self.deadline_ns(timeout)
         if self._is_closing:
             yield Wait(lambda: self.is_closed, deadline_ns, by_io=False)
             return
@@ -403,12 +401,6 @@ class PusherPeer(Peer):
             raise LateError(f"the log was not on the disk within {timeout} s")
         self.check_open()
         self.jobs.check_log()
-
-    def _deadline(self, timeout: float | None) -> int | None:
-        if timeout is None:
-            return None
-        at_least("timeout", timeout, 0)
-        return self.now_ns() + to_ns(timeout)
 
     def _is_over(self) -> bool:
         """Whether no job is in flight, or none will ever be done here any more."""

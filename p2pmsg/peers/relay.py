@@ -29,12 +29,11 @@ from p2pmsg.relay.core import SESSIONS_MAX, RelayCore
 from p2pmsg.relay.metadata import NAME, TABLES, RelayMetadata
 from p2pmsg.relay.stats import RelayStats
 from p2pmsg.relay.transfer import Resumption, Transfer
-from p2pmsg.security.use import curve_server, warn_if_open
+from p2pmsg.security.use import curve_server
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.relays import LOOP
 from recovery import RecoveryError
-from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 from transports.trouble import Rarely
 
@@ -128,8 +127,6 @@ class RelayPeer(ServingPeer):
             allows=allowed_by(core, security),
         )
         undo.callback(self.sender.close)
-        for bound in (self.sender.endpoint, self.server.endpoint):
-            warn_if_open(security, bound)
         self.outgoing = Outgoing(core, self.sender, self.now_ns)
         self.source = SubscriberCore(
             topics=settings.topics,
@@ -275,8 +272,7 @@ class RelayPeer(ServingPeer):
 
     def wait_for_streams(self, count: int, timeout_s: float | None) -> Verb[None]:
         """Wait until so many streams are served."""
-        deadline_ns = None if timeout_s is None else self.now_ns() + to_ns(timeout_s)
-        is_there = yield Wait(lambda: self._streams() >= count, deadline_ns)
+        is_there = yield Wait(lambda: self._streams() >= count, self.deadline_ns(timeout_s))
         self.check_open()
         if not is_there:
             there = self._streams()

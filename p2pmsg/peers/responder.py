@@ -242,8 +242,7 @@ class ResponderPeer(Peer):
         """Begin nothing any more, and wait until what is at work has ended."""
         own = CURRENT.get(None)
         self.engine.close(why)
-        deadline_ns = None if timeout is None else self.now_ns() + int(timeout * 1e9)
-        yield Wait(partial(self.engine.is_idle, own), deadline_ns)
+        yield Wait(partial(self.engine.is_idle, own), self.deadline_ns(timeout))
 
     # -------------------------------------------------------------------------------- private
 

@@ -16,6 +16,7 @@ from p2pmsg.peers.base import BoundBase
 from p2pmsg.peers.network import Network
 from p2pmsg.peers.sending import Outgoing
 from p2pmsg.publisher.requests import Reply
+from p2pmsg.security.use import warn_if_open
 from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 
@@ -55,6 +56,8 @@ class ServingPeer(Peer):
     sender: transports.DataSender
     server: transports.RecoveryServer
     outgoing: Outgoing
+    _group: "DatagramSender | None" = None
+    """The sender, where it is one to a multicast."""
 
     def __init__(self, title: str, network: Network, security: "Security | None") -> None:
         self.title = title
@@ -83,14 +86,11 @@ class ServingPeer(Peer):
             self._rules = AccessWatch(self._security.grants, self.sender, self.server)
         server, sender = self.server, self.sender
         self.places = sender.endpoint
+        for bound in (self.places, server.endpoint):
+            warn_if_open(self._security, bound)
         busy = {server.fileno(), server.connections.fd, sender.connections.fd} - {-1}
         self._fds_while_busy = frozenset(busy)
         self._fds = frozenset((busy | {sender.fileno()}) - {-1})
-
-    @property
-    def _group(self) -> "DatagramSender | None":
-        """The sender, where it is one to a multicast."""
-        return None
 
     # -------------------------------------------------------------------------- turns
 
@@ -98,14 +98,18 @@ class ServingPeer(Peer):
         """Take subscriptions and requests, do what is due, send what there is space for."""
         if self._is_ended:
             return
-        self._take_subscriptions()
+        self.server.connections.update()
+        self.sender.take_subscriptions()
         if self._rules is not None:
             self._check_rules(self._rules, now_ns)
         if len(self.core.outbox) < _OUTBOX_MAX:
             self.core.handle_timer(now_ns=now_ns)
         self._take_requests(now_ns)
         self._answer()
-        self._send_waiting()
+        if self.outgoing.waits:
+            self.outgoing.send_now()
+        if self.core.control:
+            self.outgoing.send_control()
 
     def fds(self) -> Collection[int]:
         """Return the sockets; without the data socket while much is sent there."""
@@ -121,7 +125,7 @@ class ServingPeer(Peer):
 
     def _next_due_ns(self, now_ns: int) -> int:
         core, outgoing = self.core, self.outgoing
-        if outgoing.has_more or self._has_more_subscriptions or self.server.has_message():
+        if outgoing.has_more or self.sender.has_more or self.server.has_message():
             return now_ns
         deadlines: list[int | None] = [now_ns + _IDLE_NS]
         if self._reading is None:  # else requests wait for the log
@@ -148,20 +152,6 @@ class ServingPeer(Peer):
     def _is_busy(self, now_ns: int) -> bool:
         waits = self.outgoing.waits
         return self._group is None and not waits and now_ns - self.core.sealed_ns < _BUSY_NS
-
-    @property
-    def _has_more_subscriptions(self) -> bool:
-        return self.sender.has_more
-
-    def _take_subscriptions(self) -> None:
-        self.server.connections.update()
-        self.sender.take_subscriptions()
-
-    def _send_waiting(self) -> None:
-        if self.outgoing.waits:
-            self.outgoing.send_now()
-        if self.core.control:
-            self.outgoing.send_control()
 
     def resync(self) -> None:
         """Go on after an exception at any line: what was lost of requests is asked for again."""
@@ -350,7 +340,7 @@ class ServingPeer(Peer):
     def wait_for_subscribers(self, count: int, timeout_s: float | None) -> Verb[None]:
         """Wait until so many subscribers have confirmed that they receive."""
         core = self.core
-        deadline_ns = None if timeout_s is None else self.now_ns() + to_ns(timeout_s)
+        deadline_ns = self.deadline_ns(timeout_s)
         yield Wait(lambda: core.joined >= count or self.is_closed, deadline_ns)
         self.check_open()
         if core.joined >= count:

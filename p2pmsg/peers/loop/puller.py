@@ -121,7 +121,7 @@ class Puller(PullerBase[T_co], LoopFace):
             RuntimeError: it was made in another event loop.
 
         """
-        verb = self._peer.receive(timeout, self._deadline_ns(timeout))
+        verb = self._peer.receive(timeout)
         return await self._driver.run(verb)  # type: ignore[no-any-return]
 
     async def run(
@@ -209,14 +209,8 @@ class Puller(PullerBase[T_co], LoopFace):
 
         """
         time_ns = to_ns(time_to_wait("timeout", timeout))
-        if self._driver.stopping:
-            self._driver.stop()
-            return
-        run = self._stop_run(_worker())
-        try:
-            await self._driver.run(self._peer.close(time_ns, run))
-        finally:
-            self._driver.stop()
+        run = None if self._driver.stopping else self._stop_run(_worker())
+        await self._end(self._peer.close(time_ns, run))
 
     # -------------------------------------------------------------------------------- private
 
