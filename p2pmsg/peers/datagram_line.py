@@ -5,9 +5,11 @@ from functools import partial
 from typing import Final
 
 import transports
+from p2pmsg.multicast import datagram
 from p2pmsg.peers.network import MACHINE, Network
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.group import MulticastReceiver
+from p2pmsg.subscriber.group import MulticastReceiver, source_of_line
+from p2pmsg.wire import REST, FrameError
 from transports.own_log import own_log as _log
 
 _TRAINS_PER_CALL: Final = 16
@@ -44,6 +46,7 @@ class DatagramLine:
             poll.register(fd, select.POLLIN)
         self._has_come = partial(poll.poll, 0)
         self._busy_wait = transports.BusyWait(core.config.busy_wait * 1e6, self._has_come)
+        self._is_sealed = self._member.keys is not None
         self._member.buffer_bytes[line] = self.udp.buffer_bytes // _SPACE_PART
         if self.udp.buffer_bytes < wanted:
             _log.warning(
@@ -98,7 +101,7 @@ class DatagramLine:
         return taken
 
     def receive_awake(self) -> bytes | None:
-        """Give the core what has come, and return nothing.
+        """Return a frame of the last stream that came alone; what else comes, the core gets.
 
         It looks for it a moment, as `transports.ZmqReceiver.receive_awake`.
         """
@@ -106,7 +109,26 @@ class DatagramLine:
             if not self._busy_wait.begin():
                 return None
             self._busy_wait.end()
-        self.take()
+        received = self.udp.receive()
+        if received is None:
+            self.take()
+            return None
+        data, segment, address = received
+        stream, member = self._core.last_stream, self._member
+        # With parity, every frame is to be remembered, which the core's way does.
+        is_lone = segment == len(data) and not self._is_sealed and member.parity is None
+        if stream is not None and is_lone:
+            place, raw = source_of_line(stream.peer, self._line), data.obj
+            assert isinstance(raw, bytearray)
+            if place in (None, address) and raw.startswith(stream.prefix):
+                try:
+                    return datagram.open_known(data, len(stream.prefix) + REST.size)
+                except FrameError as error:
+                    self._core.reject(str(error))
+                    return None
+        self._give(*received)
+        if member.outgoing:
+            self.flush()
         return None
 
     def on_waited(self) -> None:

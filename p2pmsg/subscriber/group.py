@@ -51,8 +51,14 @@ _Key = tuple[int, bytes, int, int]
 
 def is_from(peer: Session, line: int, address: Any) -> bool:
     """Whether a datagram comes from where a session's echo came from; True until there was one."""
-    place = None if peer.group is None else peer.group.sources.get(line)
+    place = source_of_line(peer, line)
     return place is None or place == address
+
+
+def source_of_line(peer: Session, line: int) -> Any:
+    """Return where a session's echo came from over a line; None: there was none."""
+    state = peer.group
+    return None if state is None else state.sources.get(line)
 
 
 class FrameTaker(Protocol):
