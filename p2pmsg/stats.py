@@ -279,7 +279,6 @@ class LogStats(Stats):
         directory: where it is.
         bytes: its size on disk, in bytes.
         unsynced_bytes: how many bytes a crash of the operating system could still take away.
-        bytes_cut: length in bytes of the torn tail that was cut off when it was opened.
         skipped: messages skipped when it was opened after such a crash, so that no sequence is
             used twice.
         failed: why nothing more is written to it (`on_error="continue"`), or None.
@@ -296,7 +295,6 @@ class LogStats(Stats):
     directory: str
     bytes: int
     unsynced_bytes: int
-    bytes_cut: int
     skipped: int
     failed: str | None
     errors: int

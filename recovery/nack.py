@@ -303,11 +303,6 @@ class NackScheduler:
             self._on_front_moved(now_ns)  # an answer, if a bad one: the queue moves on
         return losses
 
-    def is_expiring(self, now_ns: int) -> bool:
-        """Whether `expire` may have something to give up."""
-        first_ns = self._first_expiry_ns()
-        return first_ns is not None and first_ns <= now_ns
-
     def set_loss_reason(self, start: int, stop: int, reason: LossReason) -> None:
         """Set why the gaps that overlap `[start, stop)` are lost, should they be given up.
 
@@ -407,7 +402,7 @@ class NackScheduler:
 
         """
         losses: list[Loss] = []
-        while self.is_expiring(now_ns):
+        while (first_ns := self._first_expiry_ns()) is not None and first_ns <= now_ns:
             gap = self._expiry.pop_due(now_ns)
             assert gap is not None
             until_ns = self._waits_for_others(gap, answered_ns, now_ns)

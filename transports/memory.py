@@ -463,18 +463,14 @@ class MemoryRecoveryServer(MemoryServer):
         self._joined = self._broken = self._broken_seen = 0
         network.bind(self)
 
-    def receive(self) -> tuple[bytes, bytes] | None:
-        """Return the next request as (requester, frame), or None."""
-        taken = self._take()
-        return None if taken is None else (self._requesters[taken[0]], taken[1])
-
     def receive_some(self, count_max: int) -> list[tuple[bytes, bytes]]:
-        """Return requests as `receive` does, oldest first, `count_max` at most."""
+        """Return requests that are there as (requester, frame), oldest first."""
         found: list[tuple[bytes, bytes]] = []
         if not self._queue and not self.closed:  # mostly so
             return found
-        while len(found) < count_max and (request := self.receive()) is not None:
-            found.append(request)
+        while len(found) < count_max and (taken := self._take()) is not None:
+            link, frame = taken
+            found.append((self._requesters[link], frame))
         return found
 
     @property

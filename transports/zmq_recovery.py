@@ -102,14 +102,8 @@ class ZmqRecoveryServer(ZmqSocket):
         before, self._broken = self._broken, self.connections.broken
         return before != self._broken
 
-    def receive(self) -> tuple[bytes, bytes] | None:
-        """Return the next request as (requester, frame), or None; it never waits."""
-        self.connections.update_soon()
-        found = self.receive_some(1)
-        return found[0] if found else None
-
     def receive_some(self, count_max: int) -> list[tuple[bytes, bytes]]:
-        """Return requests that are there, oldest first, `count_max` at most; see `receive`.
+        """Return requests that are there as (requester, frame), oldest first; it never waits.
 
         The caller updates `connections`. With `curve`, `user` and `end_last` are about the last
         request.

@@ -372,7 +372,6 @@ class PublisherLog:
             directory=str(self.config.directory),
             bytes=self._writer.bytes,
             unsynced_bytes=self._writer.unsynced_bytes,
-            bytes_cut=opened.bytes_cut,
             skipped=sum(stop - start for _, _, start, stop in opened.skipped),
             failed=self.failed,
             errors=self._errors,

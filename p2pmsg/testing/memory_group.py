@@ -87,8 +87,8 @@ class MemoryGroupSender:
 
     def receive(self) -> Datagram | None:
         """Return the next datagram sent back to us, and by whom; or None."""
-        while (answer := self._server.receive()) is not None:
-            requester, data = answer
+        while found := self._server.receive_some(1):
+            requester, data = found[0]
             if data.endswith(self._port):  # else its former incarnation had that port
                 return data[: -PORT.size], requester
         return None

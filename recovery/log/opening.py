@@ -42,7 +42,6 @@ class OpenReport:
 
     Attributes:
         clean: whether it had been closed, so that no segment was read.
-        bytes_cut: the torn tail that was cut off the last segment.
         copied: whether the directory is a copy of the one that was written, so that a new session
             has begun.
         skipped: (session, topic, start, stop) that no message has since the operating system
@@ -53,7 +52,6 @@ class OpenReport:
     """
 
     clean: bool
-    bytes_cut: int = 0
     copied: bool = False
     skipped: tuple[tuple[int, str, int, int], ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -96,7 +94,6 @@ class _Found:
     """How much of what was written is gone: so many messages at most."""
     catalog: Catalog = field(default_factory=Catalog)
     scanned: int = 0
-    bytes_cut: int = 0
     holes: dict[Key, list[tuple[int, int]]] = field(default_factory=dict)
     ends: dict[Key, int] = field(default_factory=dict)
     """Where streams had ended, by the index of a segment that is gone, or shorter now."""
@@ -169,7 +166,6 @@ def open_log(
         floor += (0 if is_clean else max(RESERVE, found.bytes_lost)) + unwritten
     report = OpenReport(
         clean=is_clean,
-        bytes_cut=found.bytes_cut,
         copied=copied,
         skipped=tuple((own, topic, *part) for topic, all_ in skipped.items() for part in all_),
         findings=tuple(found.findings),
@@ -239,7 +235,6 @@ def _open_segment(
             found.holes.setdefault(key, []).append((start, stop))
         if not is_last and result.file_bytes < SEGMENT_HEADER.size:
             # The operating system crashed before any of it was on the disk.
-            found.bytes_cut += result.file_bytes
             store.remove(segment.name)
             store.remove(index_name(number))
             return
@@ -272,7 +267,6 @@ def _mend(store: LogStore, result: Scan, found: _Found, *, is_last: bool) -> Non
     if result.is_torn and not is_last and not found.has_crashed:
         found.bytes_lost += torn
     if torn:
-        found.bytes_cut += torn
         with closing(store.open(segment.name, create=True)) as file:
             file.truncate(segment.size)
 

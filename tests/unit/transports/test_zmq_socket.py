@@ -118,7 +118,7 @@ def test_close_is_idempotent_and_possible_from_another_thread(opened):
         receiver.receive,
         receiver.connect,
         lambda: receiver.subscribe(b""),
-        server.receive,
+        lambda: server.receive_some(1),
         lambda: server.reply(b"x", b""),
         lambda: client.send(b""),
         client.receive,
@@ -166,7 +166,8 @@ def request(client, server, frame=b"request"):
     def received():
         client.check()
         client.send(frame)
-        return server.receive()
+        server.connections.update()
+        return next(iter(server.receive_some(1)), None)
 
     return eventually(received)
 

@@ -68,8 +68,7 @@ def test_a_file_of_zeros_after_a_crash_is_a_torn_one():
     log.store.write("00000000000000000000.log", data + bytes(500))
     log.store.write("00000000000000000002.log", bytes(1000))
 
-    report = log.open()
-    assert report.bytes_cut >= 1000
+    log.open()
     assert read_all(log.reader()) == log.written
     assert log.writer.next(SESSION, "a") == 1024
     log.next[SESSION, "a"] = 1_000_000
