@@ -126,6 +126,7 @@ class Log:
         for stage, records in (("begun", appends), ("waited", later)):
             if stage == "waited":
                 pending.wait()
+                self.is_final |= pending.error is not None
             for key, size in records:
                 self.append(key, 1, size)
             if dies is not None and dies[0] == stage:
@@ -173,7 +174,10 @@ class Log:
         self.store.failing = {}
         before = {key: self.writer.next(*key) for key in KEYS}
         has_failed = self.is_final
-        self.writer.close()
+        try:
+            self.writer.close()
+        except LogWriteError:
+            assert has_failed  # which nobody had asked about
         self.store.kill()
         # What a failed sync leaves open has the index of an earlier time, if any.
         found = verify("log", store=self.store)
@@ -373,6 +377,12 @@ A_HOLE_WHILE_THE_OLDEST_ARE_DELETED = [
     ("expire_while", 0, [], [(KEYS[0], 0)] * 3, ("waited", 0)),
 ]
 """Deleting brings the newest segment's name to the disk before the one before it is synced."""
+A_FAILED_SYNC_THAT_NOBODY_ENDS = [
+    ("append", KEYS[0], 1, 0),
+    ("fail", ["sync"]),
+    ("expire_while", 0, [], [], ("waited", "close")),
+]
+"""Closing says that it failed."""
 
 
 @pytest.mark.rounds(200, 10_000)
@@ -388,6 +398,7 @@ def test_a_log_is_a_list(rounds):
         ("interval", A_HOLE_AND_AN_END),
         ("interval", ALL_THAT_IS_RESERVED),
         ("always", A_HOLE_WHILE_THE_OLDEST_ARE_DELETED),
+        ("interval", A_FAILED_SYNC_THAT_NOBODY_ENDS),
     ):
         cases = example(fsync, 0, None, 1, steps)(cases)
     settings(max_examples=rounds, deadline=None, phases=set(Phase) - {Phase.explain})(cases)()
