@@ -1,6 +1,5 @@
 """Checks of arguments; each message names the field, the limit and the value. And times."""
 
-import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
@@ -155,12 +154,6 @@ def _is_number(value: object, kind: type) -> bool:
 
 def _fail(field: str, limit: str, value: Any) -> None:
     raise ValueError(f"{field} must be {limit}, not {value!r}")
-
-
-def at_least(field: str, value: float, limit: float) -> None:
-    """Raise `ValueError` unless `value` is a finite number and `value >= limit`."""
-    if not (_is_number(value, float) and math.isfinite(value) and value >= limit):
-        raise ValueError(f"{field} must be finite and at least {limit}, not {value!r}")
 
 
 def to_ns(seconds: float) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Generic, TypeVar
 
-from recovery.checks import at_least, check_fields
+from recovery.checks import check_fields
 from recovery.errors import RecoveryError
 from recovery.feedback import AnswerTime, Feedback
 from recovery.loss import Delivery, Loss, LossRanges, LossReason, LostRecord
@@ -123,9 +123,8 @@ class StreamReceiver(Generic[T]):
         """Want messages from `sequence` on; frames that came before this call are put in place.
 
         Those that reach beyond `head_max` are dropped: it cannot be that there are such.
-        Raises `ValueError` for a negative sequence, and `RecoveryError` where it has started.
+        Raises `RecoveryError` where it has started.
         """
-        at_least("sequence", sequence, 0)
         if self.started:
             raise RecoveryError(f"the stream has started at {self._start} already")
         self._start = self._expected = self._head = sequence

@@ -4,18 +4,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from recovery.log.catalog import (
-    Finding,
-    Scan,
-    check_end,
-    list_log,
-    scan,
-    segments_among,
-)
+from recovery.log.catalog import Finding, check_end, list_log, scan, segments_among
 from recovery.log.config import LogConfig
 from recovery.log.format import SEGMENT_HEADER
 from recovery.log.index import (
-    Key,
     SegmentIndex,
     decode_index,
     encode_index,
@@ -68,7 +60,6 @@ def verify(
         number = first_record_of(name, "idx")
         if number is not None and number not in numbers and numbers[:1] < [number]:
             yield Finding(files.path(name), 0, "its segment is missing")
-    following: dict[Key, int] = {}
     segment: SegmentIndex | None = None
     for index, number in enumerate(numbers):
         after = numbers[index + 1] if index + 1 < len(numbers) else None
@@ -86,7 +77,10 @@ def verify(
             yield from result.findings
         if result.is_torn and segment.size and not is_growing:
             yield Finding(files.path(segment.name), segment.size, "the last record is not whole")
-        yield from _check_order(files, result, after, following)
+        last = segment.stop_record - 1
+        if after is not None and not result.findings and last + 1 != after:
+            what = f"it ends with record {last}, and the next segment begins with {after}"
+            yield Finding(files.path(segment.name), segment.size, what)
         yield from _check_index(files, segment, bool(result.findings), is_growing)
     cut = None if head is None else check_end(files, segment, head.end)
     if cut is not None:
@@ -94,23 +88,6 @@ def verify(
     wrong = find_damage(files, check)
     if wrong is not None:
         yield Finding(files.path(TAIL), 0, wrong)
-
-
-def _check_order(
-    files: LogStore, result: Scan, after: int | None, following: dict[Key, int]
-) -> Iterator[Finding]:
-    """Check that a segment goes on where the one before it ended, and ends before the next."""
-    segment = result.segment
-    path, last = files.path(segment.name), segment.stop_record - 1
-    if after is not None and not result.findings and last + 1 != after:
-        what = f"it ends with record {last}, and the next segment begins with {after}"
-        yield Finding(path, segment.size, what)
-    for key, stream in segment.streams.items():
-        if stream.frames:
-            if stream.start < following.get(key, 0):
-                what = f"{key[1]!r} begins at {stream.start}, which an older segment has"
-                yield Finding(path, 0, what)
-            following[key] = max(stream.stop, following.get(key, 0))
 
 
 def _check_index(
