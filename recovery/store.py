@@ -83,31 +83,28 @@ class Store:
         It outlasts the process, and if `durable` a crash of the operating system; without, such a
         crash may take back this and later ones, and never a part of one.
         """
+        database = self._database
         with self._lock:
             try:
-                self._write(changes, durable=durable)
+                if database.in_transaction:
+                    database.rollback()  # an exception cut the former one short
+                if durable is not self._is_durable:
+                    self._is_durable = None
+                    database.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+                    self._is_durable = durable
+                if len(changes) == len(changes[0][1]) == 1:
+                    self._execute(changes[0][0], changes[0][1][0])
+                else:
+                    database.execute("BEGIN IMMEDIATE")
+                    for statement, rows in changes:
+                        database.executemany(statement, rows)
+                    database.execute("COMMIT")
             except sqlite3.Error as error:
                 with suppress(sqlite3.Error):
-                    self._database.rollback()
+                    database.rollback()
                 raise _as_os_error(error) from error
         if durable:
             self._check_place()
-
-    def _write(self, changes: Sequence[tuple[str, Sequence[Row]]], *, durable: bool) -> None:
-        database = self._database
-        if database.in_transaction:
-            database.rollback()  # an exception cut the former one short
-        if durable is not self._is_durable:
-            self._is_durable = None
-            database.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-            self._is_durable = durable
-        if len(changes) == len(changes[0][1]) == 1:
-            self._execute(changes[0][0], changes[0][1][0])
-            return
-        database.execute("BEGIN IMMEDIATE")
-        for statement, rows in changes:
-            database.executemany(statement, rows)
-        database.execute("COMMIT")
 
     def sync(self) -> None:
         """Force what was written to the disk."""

@@ -122,14 +122,7 @@ class Commits:
         """Commit what was returned so far; for `commit="message"`, before each one."""
         if self._closed or not self.touched:
             return  # the caller gets a ClosedError
-        if self._fsync == "always":
-            yield from self._write(self._positions(in_hand=True), durable=True)
-            return
-        # Into the page cache: it takes less than the change of a thread.
-        following = self._reading.following
-        positions = {stream: following(stream) for stream in self.touched}
-        self._write_file(self._points.file.advance, self._points.entries(positions.items()))
-        self._forget(positions)
+        yield from self._write(self._positions(in_hand=True), durable=self._fsync == "always")
 
     def upkeep(self) -> Verb[None]:
         """Record who joins, commit and force to the disk when that is due, without end."""
@@ -235,7 +228,10 @@ class Commits:
 
     def _write(self, positions: Positions, *, durable: bool) -> Verb[None]:
         entries = self._points.entries(positions.items())
-        yield Blocking(partial(self._write_file, self._points.file.advance, entries, durable))
+        if durable:
+            yield Blocking(partial(self._write_file, self._points.file.advance, entries, durable))
+        else:  # into the page cache: it takes less than the change of a thread
+            self._write_file(self._points.file.advance, entries)
         self._forget(positions)
 
     def _forget(self, positions: Positions) -> None:
