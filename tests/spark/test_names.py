@@ -37,6 +37,12 @@ def warnings(caplog):
     return caplog
 
 
+@pytest.fixture(autouse=True)
+def long_waits(monkeypatch):
+    """A slow machine's peers answer later than a query waits for them."""
+    monkeypatch.setattr(heads, "FIRST_WAIT_SECONDS", 60.0)
+
+
 @pytest.fixture
 def short_waits(monkeypatch):
     monkeypatch.setattr(heads, "FIRST_WAIT_SECONDS", 1.0)
