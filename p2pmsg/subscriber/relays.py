@@ -335,8 +335,9 @@ class RelayClient:
 
     def may_have(self, peer: Session, now_ns: int) -> bool:
         """Whether a relay may still say that it has a session that has lost its last route."""
-        is_recent = now_ns - peer.heard_ns <= self._timeout_ns
-        return bool(self.upstreams) and (is_recent or self.reforming(now_ns))
+        if not self.upstreams:
+            return self.unsettled(now_ns)  # one may be met yet
+        return now_ns - peer.heard_ns <= self._timeout_ns or self.reforming(now_ns)
 
     def _refuse(self, up: RelayConnection, now_ns: int) -> None:
         """Refuse a relay that gets from us what it would give to us."""
