@@ -97,7 +97,7 @@ class Route:
     @property
     def joined(self) -> bool:
         """Whether an echo came, or is not waited for: the other side closes."""
-        return self.state >= RouteState.OPEN
+        return RouteState.OPEN <= self.state <= RouteState.COMPLETE
 
     @property
     def closing(self) -> bool:
