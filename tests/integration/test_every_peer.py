@@ -109,6 +109,7 @@ NONE_FREE = r"needs 16 free descriptors, and \d+ are free: Too many open files \
 
 @pytest.mark.parametrize("make", OPENED.values(), ids=OPENED)
 def test_a_peer_that_has_no_descriptor_says_so(make):
+    assert all(hasattr(p2pmsg, name) for name in p2pmsg.__all__)  # imports take descriptors
     with no_descriptor_left(), pytest.raises(p2pmsg.P2PError, match=NONE_FREE):
         make()
 
