@@ -110,6 +110,7 @@ def test_what_is_evicted_is_one_exact_loss():
 
 def test_what_is_not_published_ends_by_the_deadline(publisher, reader):
     publisher.publish_many("t", [1, 2, 3])
+    assert len(list(reader.fetch("t", 1, 3))) == 1  # it is connected
     begun = time.monotonic()
     items = list(reader.fetch("t", 1, 100_000, timeout=0.4))
 
