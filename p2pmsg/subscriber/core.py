@@ -23,7 +23,7 @@ from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.ready import ReadyQueue
 from p2pmsg.subscriber.redundancy import Redundancy
 from p2pmsg.subscriber.rejoin import Rejoin
-from p2pmsg.subscriber.resume import Resume, on_shorter
+from p2pmsg.subscriber.resume import Resume
 from p2pmsg.subscriber.route import Route
 from p2pmsg.subscriber.routes import PUT_OFF_NS, Ranges, Routes
 from p2pmsg.subscriber.servers import AccessRules, Denial, Denials, Servers
@@ -682,8 +682,6 @@ class SubscriberCore:
         peer.last_heard_ns = now_ns
         if peer.group is None and self.table.on_incarnation(peer, body.incarnation):
             self.table.begin_again(peer, now_ns)  # in a group anybody can say so
-        if body.incarnation != peer.incarnation and len(self.lines) == 1:
-            on_shorter(peer, frame.topic, body.incarnation, frame.sequence)
         if peer.is_held:
             return body.endpoint_hash
         stream = self.table.open_stream(peer, frame.topic, now_ns)

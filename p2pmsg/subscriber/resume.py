@@ -7,10 +7,11 @@ was sent (`newer`), so the heads of a publisher that has not gone back cannot be
 subscriber had then, however late other frames are. Relays lag.
 
 A publisher may have passed the subscriber's position again by then. It is known all the same if
-its echo says that its new incarnation began below what its former incarnation had reported of
-itself: each echo and heartbeat says of which incarnation it is. From the first sign of another
-incarnation until the echo, nothing of the session is taken: the sequences may be those of other
-messages.
+its echo says that its new incarnation began below what its former incarnation had sent to us, or
+below what that had reported of itself: each echo and heartbeat says of which incarnation it is.
+From the first sign of another incarnation until the echo, nothing of the session is taken: the
+sequences may be those of other messages. Where relays have the session, only what it had reported
+is compared.
 
 In a multicast anybody can report messages that never were. So a head that was only heard of shows
 nothing there: what came or was confirmed counts, and before a stream has begun only what came and
@@ -209,23 +210,6 @@ class WentBack(NamedTuple):
     following: int
 
 
-def on_shorter(peer: Session, topic: str, incarnation: int, following: int) -> None:
-    """Note a heartbeat of another incarnation that has published less than came.
-
-    The rest came from the former one.
-
-    Until the echo of the new incarnation comes, its messages may pass our position; then nothing
-    else would show that it had gone back. On a line frames come in order, so nothing of the new
-    incarnation came before its heartbeat says so. With several lines that is not known.
-    """
-    stream = peer.streams.get(topic)
-    if not incarnation or not peer.incarnation or peer.group is not None or stream is None:
-        return
-    came = stream.receiver.received_stop
-    if following < came:
-        stream.compared.published = max(stream.compared.published, came)
-
-
 def take_incarnation(peer: Session, heads: control.Heads) -> None:
     """Take from an echo which incarnation it is of, and up to where that has published."""
     if not heads.incarnation:
@@ -290,11 +274,16 @@ def find_rewound(
 def _of_former(peer: Session, stream: Stream, asked: int) -> int:
     """Return up to where the incarnation before the one that answers now was, at least.
 
-    In a multicast nothing was taken from another address than the former one's until the echo.
+    A new connection begins with a WELCOME that says of which incarnation it is, and from then on
+    nothing was taken until the echo; so all that came over connections to the publisher itself is
+    of the former one. In a multicast that is so where the datagrams came from another address.
     """
-    if peer.group is None or not peer.group.moved:
-        return stream.compared.published
-    return max(stream.compared.published, _heard(stream.receiver.head_known, asked))
+    published, receiver = stream.compared.published, stream.receiver
+    if peer.relayed:
+        return published  # a relay may have passed on what the new one published
+    if peer.group is None:
+        return max(published, receiver.received_stop)
+    return max(published, _heard(receiver.head_known, asked)) if peer.group.moved else published
 
 
 def _heard(position: int, asked: int) -> int:

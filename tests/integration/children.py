@@ -141,6 +141,15 @@ def publish_feed(endpoint, directory, count):
             say(following)
 
 
+def publish_joined(endpoint, directory, count):
+    """Publish `count` messages on a log at once when a subscriber has joined, and wait."""
+    with p2pmsg.Publisher(endpoint, name="feed", log=p2pmsg.LogConfig(directory)) as publisher:
+        publisher.wait_for_subscribers(1, timeout=60)
+        publisher.publish_many("t", list(range(int(count))))
+        say("published")
+        sys.stdin.read()
+
+
 def relay(upstream, endpoint, directory, deadline_ms="30000"):
     """Relay on a log until killed; a gap is given up after `deadline_ms`."""
     with p2pmsg.Relay(
@@ -198,7 +207,7 @@ def mold_returned(place, directory, fsync):
 ROLES = {
     role.__name__: role
     for role in (
-        subscribe, publish, fill_log, publish_logged, publish_feed, relay,
+        subscribe, publish, fill_log, publish_logged, publish_feed, publish_joined, relay,
         publish_with_few_files, mold, mold_returned,
     )
 }  # fmt: skip

@@ -202,6 +202,26 @@ def test_a_live_subscriber_learns_it_and_gets_the_new_messages(tmp_path, policy,
             assert stats.balanced
 
 
+def test_it_learns_it_of_one_that_was_killed_before_it_said_how_far_it_was(tmp_path, make_child):
+    reports, place, log = [], ENDPOINT.format(tmp_path), tmp_path / "log"
+    with p2pmsg.Subscriber(place, start="earliest", on_gap=reports.append) as subscriber:
+        with publisher(tmp_path) as one:
+            one.publish_many("t", list(range(100)))
+            assert take_values(subscriber, 100) == list(range(100))
+        shutil.copytree(log, tmp_path / "copy")
+        child = make_child("publish_joined", place, str(log), "100")
+        assert take_values(subscriber, 100) == list(range(100))
+        child.signal(signal.SIGKILL)
+        child.wait()
+        shutil.rmtree(log)
+        shutil.copytree(tmp_path / "copy", log)
+        with publisher(tmp_path) as one:
+            one.publish_many("t", [f"new {n}" for n in range(250)])
+            assert take_values(subscriber, 250) == [f"new {n}" for n in range(250)]
+    (report,) = reports
+    assert (report.start, report.stop, report.reason.value) == (100, 200, "rewound")
+
+
 def test_a_relay_keeps_what_it_has_and_says_so(tmp_path, caplog):
     with p2pmsg.Relay(ENDPOINT.format(tmp_path), f"ipc://{tmp_path}/relay") as relay:
 
