@@ -45,8 +45,9 @@ class EndpointHeads:
     """What is known of one endpoint that is followed."""
 
     sessions: Mapping[int, Heads] = field(default_factory=dict)
-    """The last known heads, by session: of a publisher one, of a relay of all that it serves. Empty
-    where nobody has answered yet, and at a relay that serves none."""
+    """The last known heads, by session: of a publisher one, of a relay of all that it serves, of a
+    group of each publisher there. Empty where nobody has answered yet, and at a relay that serves
+    none."""
 
     former: Mapping[int, Heads] = field(default_factory=dict)
     """The last heads of sessions that have ended there meanwhile, 256 at most."""

@@ -25,6 +25,8 @@ GONE_NS: Final = 2000 * MS
 where another one is there."""
 FRAME_BYTES_MAX: Final = 16 * 2**20
 """The largest frame that a reader takes, in bytes, unless another is given."""
+_MEETING_NS: Final = 1000 * MS
+"""So long one listens for a group's publishers: five announcements of each are due."""
 PUBLISHERS_MAX: Final = 4096
 """Publishers of a group that are remembered; the one heard of longest ago goes first."""
 
@@ -121,6 +123,18 @@ class Place:
         if self.endpoint.is_datagram:
             return self._first_met(now_ns)
         return next(iter(self.publishers.values())) if len(self.publishers) == 1 else None
+
+    def present(self, now_ns: int) -> dict[int, Presence]:
+        """Return whom to ask for all that is here, by session; of a group, who was heard lately."""
+        if not self.endpoint.is_datagram:
+            return self.publishers
+        lately_ns, first = now_ns - GONE_NS, self._first_met(now_ns)
+        found = {s: one for s, one in self.publishers.items() if self._heard[s] >= lately_ns}
+        return found or ({} if first is None else {first.session: first})
+
+    def is_meeting(self, now_ns: int) -> bool:
+        """Whether more publishers of a group may be there than were heard of yet."""
+        return self.endpoint.is_datagram and now_ns - self._listening_ns < _MEETING_NS
 
     def _first_met(self, now_ns: int) -> Presence | None:
         met, lately_ns = self._met, now_ns - GONE_NS

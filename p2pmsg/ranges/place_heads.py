@@ -7,6 +7,7 @@
     heard   by heartbeats of the followed topics, 10 ms after a stream falls quiet
 
     a publisher   one session: its welcome says which, HEADS and heartbeats where it stands
+    a group       a session for each publisher that was heard of lately
     a relay       all that its list says; its pulse says when there is another list
 """
 
@@ -109,6 +110,8 @@ class PlaceHeads:
         relay, questions = self.place.relay, tuple(self._questions)
         if relay is not None and not questions:
             return relay.complete
+        if self._follows and self.place.is_meeting(self._now_ns):
+            return False
         return bool(questions) and all(session in self.heads for session in questions)
 
     def view(self, unanswered: str) -> EndpointHeads:
@@ -171,7 +174,9 @@ class PlaceHeads:
 
     def _plan(self, now_ns: int) -> None:
         due_ns = [question.due_ns for question in self._questions.values()]
-        self.due_ns = min(due_ns, default=now_ns + _ALONE_NS)
+        if not due_ns or (self._follows and self.place.is_meeting(now_ns)):
+            due_ns.append(now_ns + _ALONE_NS)
+        self.due_ns = min(due_ns)
 
     def _on_presences(self) -> None:
         """Ask those from now on who are here now."""
@@ -185,6 +190,8 @@ class PlaceHeads:
                 else _Question(presence)
                 for session, presence in presences.items()
             }
+            if self.place.endpoint.is_datagram and presences:
+                self._end(self.heads.keys() - presences.keys())
         if relay is not None and relay.complete and relay.settled:
             self._end(self.heads.keys() - presences.keys())
             if presences:  # one that has nothing for us lists no session
@@ -201,16 +208,16 @@ class PlaceHeads:
     def _presences(self) -> dict[int, Presence]:
         """Return whom to ask, by session."""
         place = self.place
-        if self._follows and place.relay is not None:
-            return place.publishers
+        if self._follows and (place.relay is not None or place.endpoint.is_datagram):
+            return place.present(self._now_ns)
         peer = place.publisher(self._session, self._now_ns)
         return {} if peer is None else {peer.session: peer}
 
     def _take_heads(self, frame: Frame) -> None:
         if frame.sequence != self._number:
             return  # it answers another question
-        presence = self._presences().get(frame.session)
-        if presence is None:
+        question = self._questions.get(frame.session)
+        if question is None:
             raise FrameError("session")
         body = self._pages.take(frame.session, control.read_body(frame, control.Heads))
         self._heard()
@@ -218,27 +225,25 @@ class PlaceHeads:
             return  # more of it follows
         self._settle_denied(frame.session)
         is_of_time = self._body is not None and self._body.start == "time"
-        heads = heads_of(presence, body, with_time=is_of_time)
+        heads = heads_of(question.presence, body, with_time=is_of_time)
         if self.heads.get(frame.session) == heads:
             return
         self._changed = True
         if not self.is_relay:  # another session here has ended
-            self._end(self.heads.keys() - {frame.session})
+            self._end(self.heads.keys() - self._questions.keys())
         self.heads[frame.session] = heads
         self._former.pop(frame.session, None)
-        question = self._questions.get(frame.session)
-        if question is not None:
-            question.wait_ns = 0
-            question.due_ns = min(question.due_ns, self._now_ns + self._floor_ns)
+        question.wait_ns = 0
+        question.due_ns = min(question.due_ns, self._now_ns + self._floor_ns)
 
     def _on_denied(self, frame: Frame) -> None:
         """Note what is denied of an answer that follows, or by a relay of all that it has."""
         denied = control.read_body(frame, control.Denied)
-        relay, presence = self.place.relay, self._presences().get(frame.session)
+        relay, question = self.place.relay, self._questions.get(frame.session)
         is_relay = relay is not None and relay.id == frame.session
-        if presence is None and not is_relay:
+        if question is None and not is_relay:
             raise FrameError("session")
-        name = f"the relay {frame.session:016x}" if presence is None else presence.name
+        name = f"the relay {frame.session:016x}" if question is None else question.presence.name
         self._heard()
         self._denied[frame.session] = all_denied_by(name, denied)
         if is_relay:

@@ -154,6 +154,23 @@ def test_every_session_of_a_relay_is_followed(make_publisher, make_relay, follow
     eventually(lambda: nexts(watch, relay) == {"p0": 1, "p1": 42, "p2": 53})
 
 
+def test_every_publisher_of_a_group_is_followed(make_publisher, follow):
+    place = GROUP.format(211, free_port())
+    publishers = [make_publisher(place, name=f"p{at}") for at in range(3)]
+    for count, publisher in enumerate(publishers, 1):
+        publisher.publish_many("t", [b"x"] * count)
+    watch = follow(publishers[0], topics=["t"])
+    place = publishers[0]
+    assert watch.wait_until_asked(60)
+    eventually(lambda: nexts(watch, place) == {"p0": 1, "p1": 2, "p2": 3})
+    publishers[2].publish_many("t", [b"x"] * 50)
+    eventually(lambda: nexts(watch, place) == {"p0": 1, "p1": 2, "p2": 53})
+    publishers[0].close(0)
+    publishers[1].publish_many("t", [b"x"] * 40)
+    eventually(lambda: nexts(watch, place) == {"p1": 42, "p2": 53})
+    assert [heads.publisher for heads in watch.heads()[place.endpoint].former.values()] == ["p0"]
+
+
 def test_a_relay_begun_again_has_what_it_has_now(make_publisher, make_relay, follow):
     gone, publisher = make_publisher(name="gone"), make_publisher(name="feed")
     for each in (gone, publisher):
