@@ -7,7 +7,9 @@ import pytest
 
 import p2pmsg
 import spark_bridge
-from tests.endpoints import lasting_endpoint
+from tests.endpoints import free_port, lasting_endpoint
+from tests.integration.peers import eventually
+from tests.integration.test_udp_multicast import GROUP
 from tests.spark.streams import read_stream, sealed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -53,6 +55,19 @@ def test_a_batch_of_many_rows_is_split_and_pruned_by_options(spark, publisher):
     assert (row.n, row.d, row.m) == (200_000, 200_000, 199_999)
     wrong = frame.where("cast(cast(value as string) as long) != offset").count()
     assert wrong == 0
+
+
+def test_all_publishers_of_a_group_are_read(spark):
+    place = GROUP.format(213, free_port())
+    with p2pmsg.Publisher(place, name="a") as one, p2pmsg.Publisher(place, name="b") as other:
+        one.publish_many("t", [b"x"] * 100)
+        other.publish_many("t", [b"x"] * 50)
+
+        def counts():
+            rows = read(spark, [place]).load().groupBy("publisher").count().collect()
+            return {row.publisher: row["count"] for row in rows}
+
+        eventually(lambda: counts() == {"a": 100, "b": 50})
 
 
 def subscribe(endpoints):
