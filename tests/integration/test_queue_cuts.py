@@ -23,7 +23,7 @@ def test_a_job_at_which_the_connection_ends_is_found_and_the_others_are_done(
     proxy = opened.enter_context(CuttingProxy(pusher.endpoint, is_large))
     puller = make_puller(proxy.endpoint, prefetch=8)
     for number in range(COUNT):
-        value = [number, "x" * 1000 * (number == LARGE)]
+        value = [number, "x" * 70_000 * (number == LARGE)]
         pusher.push(value, key=f"k{number % 7}" if number % 2 else None)
     done = []
     for _ in range(COUNT - 1):

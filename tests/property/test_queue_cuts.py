@@ -1,14 +1,16 @@
-"""The work queue where some jobs end the connection of each worker to which they are sent."""
+"""The work queue where large jobs end the connection of each worker to which they are sent."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pmsg.queue.rules import QueuedJob
+from p2pmsg.queue.rules.dispatch import FRAME_BYTES_MIN
 from tests.queues import job_queue
 
 WORKERS = (1, 2)
-CUTS_MAX = 3
-CONFIG = {"deliveries_max": CUTS_MAX + 1, "unproven_max": 3, "retry_delay": 0.0, "retry_max": 0.0}
+CUTS_MAX = 12
+"""More than a job has deliveries: small ones do not count them."""
+CONFIG = {"deliveries_max": 4, "unproven_max": 3, "retry_delay": 0.0, "retry_max": 0.0}
 KEYS = st.sampled_from((None, None, "a", "b"))
 
 
@@ -22,7 +24,8 @@ class World:
         for number in WORKERS:
             self.queue.join(number, "w", 8, now_ns=0)
         for sequence, key in enumerate(keys):
-            self.queue.store.push(QueuedJob(sequence, b"x", 0, key=key), now_ns=0)
+            payload = b"x" * (FRAME_BYTES_MIN if sequence in poison else 1)
+            self.queue.store.push(QueuedJob(sequence, payload, 0, key=key), now_ns=0)
 
     def run(self):
         """Go on until nothing is in flight; it ends soon, or never."""

@@ -574,13 +574,14 @@ class JobQueue:
     ) -> None:
         """Take back jobs none of whose frames arrived before the connection ended.
 
-        Any of them may have ended it, or none: it counts only where it was the worker's one job.
+        Any of them may have ended it, or none: it counts only where it was the worker's one job,
+        and is so large that it may have.
         """
         for job in jobs:
             job.cuts += 1
             job.quarantined |= job.cuts > 1
         again = sum(job.quarantined for job in jobs)
-        if not (was_alone and len(jobs) == 1):
+        if not (was_alone and len(jobs) == 1 and jobs[0].size > FRAME_BYTES_MIN):
             self._end(worker, jobs, End.NOT_BEGUN, now_ns=now_ns)
             if again:
                 self._warn(

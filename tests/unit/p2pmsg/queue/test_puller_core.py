@@ -7,6 +7,7 @@ from p2pmsg.queue.frames import Hello
 from p2pmsg.queue.puller_core import Process, PullerCore, PullerIdentity
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.rules import JobRun, QueuedJob
+from p2pmsg.queue.rules.dispatch import FRAME_BYTES_MIN
 from p2pmsg.queue.rules.worker import NEVER_NS
 from p2pmsg.wire import Frame, Kind, control_frame
 from tests.queues import job_queue
@@ -178,10 +179,11 @@ def test_what_is_no_time_is_counted(extend_ms):
     assert pusher.queue.workers[1].hold.due_ns == NEVER_NS
 
 
+@pytest.mark.parametrize("size", [1, FRAME_BYTES_MIN])
 @pytest.mark.parametrize("other", [True, False])
-def test_jobs_that_did_not_arrive_are_unconfirmed_where_the_connection_ended(other):
+def test_a_large_job_at_which_the_connection_ends_again_and_again_has_failed(other, size):
     pusher = make_pusher()
-    pusher.queue.store.push(QueuedJob(0, b"\xc0", 0), now_ns=0)
+    pusher.queue.store.push(QueuedJob(0, b"\xc0" * size, 0), now_ns=0)
     line = joined(pusher)
     connections = [b"a"] * 4
     if other:
@@ -199,7 +201,8 @@ def test_jobs_that_did_not_arrive_are_unconfirmed_where_the_connection_ended(oth
         for _ in range(2):
             down(pusher, line)
             up(line, pusher, connection)
-    assert (worker.assigned.count, pusher.queue.store.failed) == (0, int(other))
+    failed = other and size == FRAME_BYTES_MIN  # a small one went down with a bad network
+    assert (worker.assigned.count, pusher.queue.store.failed) == (0, int(failed))
 
 
 @pytest.mark.parametrize("field", ["ack_timeout_ms", "job_timeout_ms"])
