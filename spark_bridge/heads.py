@@ -78,8 +78,7 @@ class PeersWatch:
         """Log what has changed at an endpoint that a user of the query wants to know."""
         known = {} if before is None else before.former
         for heads in (each for session, each in view.former.items() if session not in known):
-            is_shared = view.is_relay or endpoint.startswith("udp:")
-            what = "is no longer there" if is_shared else "has restarted"
+            what = "is no longer at the relay" if view.is_relay else "has restarted"
             _log.warning(
                 "publisher %r at %s %s (session %016x)",
                 heads.publisher, endpoint, what, heads.session,

@@ -359,10 +359,11 @@ def _has_restarted(
 ) -> bool:
     """Whether a session that was not there before belongs to a publisher that was.
 
-    At a publisher's endpoint it does. At a relay, if its name is that of a session that was read,
-    or if the name of such a session is not known any more.
+    At a publisher's endpoint it does. At a relay, and in a group, if its name is that of a session
+    that was read, or if the name of such a session is not known any more.
     """
-    if known is None or not directory.views[endpoint].is_relay:
+    is_shared = directory.views[endpoint].is_relay or endpoint.startswith("udp:")
+    if known is None or not is_shared:
         return known is not None
     return heads.publisher in names or any(
         directory.last_heads(endpoint, session) is None for session in known

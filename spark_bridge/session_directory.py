@@ -113,11 +113,13 @@ class SessionDirectory:
                     yield endpoint, heads
 
     def away(self) -> list[str]:
-        """Return the endpoints that give no answer now, or have given none yet."""
+        """Return the endpoints that give no answer now, or have not given all of it yet."""
         return [
             endpoint
             for endpoint, view in self.views.items()
-            if not view.reachable or not (view.sessions or view.is_relay or view.denied)
+            if not view.reachable
+            or view.unanswered
+            or not (view.sessions or view.is_relay or view.denied)
         ]
 
     def denied(self) -> dict[str, list[str]]:

@@ -12,6 +12,7 @@ from transports.context import Context, Socket
 _EVENT: Final = struct.Struct("=hi")
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _POLLIN: Final = int(zmq.POLLIN)
+_INTERRUPTIONS_MAX: Final = 100
 _numbers: Final = count()
 
 
@@ -37,7 +38,10 @@ class Monitor:
         try:
             self._pair.set(zmq.RCVHWM, 0)
             self._pair.connect(address)
-            socket.monitor(address, events)
+            for _ in range(_INTERRUPTIONS_MAX):
+                with suppress(zmq.error.InterruptedSystemCall):  # pyzmq does not try it again
+                    socket.monitor(address, events)
+                    break
             self.fd = int(self._pair.get(zmq.FD))
         except BaseException:
             self.close()

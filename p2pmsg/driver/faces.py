@@ -96,9 +96,13 @@ class LoopFace(NotCopied):
 
     def _drive(self, peer: Peer) -> None:
         self._peer = peer
-        self._driver = self._network.loop_driver(peer)
-        self._on_open()
-        self._driver.start(self.close_now)
+        try:
+            self._driver = self._network.loop_driver(peer)
+            self._on_open()
+            self._driver.start(self.close_now)
+        except BaseException:
+            peer.shut()
+            raise
 
     def _on_open(self) -> None:
         """Take from peer and driver what the calls need that must be fast."""
@@ -128,7 +132,7 @@ class LoopFace(NotCopied):
 
         def shut(done: "asyncio.Future[Peer]") -> None:
             if done.exception() is None:
-                loop.run_in_executor(None, done.result().shut)
+                done.result().shut()  # here: the loop, and its executor, may be ending
 
         try:
             made._drive(await asyncio.shield(opening))
@@ -150,7 +154,7 @@ class LoopFace(NotCopied):
             try:
                 await driver.run(verb)
             finally:
-                driver.stop()
+                self.close_now()
 
     def close_now(self) -> None:
         """Close without waiting for anybody, also where its event loop has ended."""

@@ -1,6 +1,7 @@
 """Who works on a peer's engine: one caller at a time, and what follows an exception in it."""
 
 import inspect
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +14,8 @@ from p2pmsg.driver.verbs import LateError
 from p2pmsg.errors import P2PError, ReentrantCallError
 
 R = TypeVar("R")
+OURS: Final = {"p2pmsg", "recovery", "transports", *sys.stdlib_module_names}
+"""The packages whose errors are refusals; what raises in others is a user's."""
 _LOOKS: Final = 200
 _LOOK_S: Final = 0.001
 """How often a thread that must not enter looks at what it reads, and the time in between."""
@@ -106,11 +109,13 @@ class Section:
     def leave(self, error: BaseException) -> None:
         """Give the lock back after an exception, if this thread has it.
 
-        A `P2PError` or a `LateError` is a refusal, which left the engine as it was; so does who
-        must not enter. After any other one, also where it comes at the very end of the work, what
-        was taken does not get to the caller.
+        A `P2PError` or a `LateError` that was raised here is a refusal, which left the engine as it
+        was; so does who must not enter. After any other one, also after one that a signal's handler
+        raised, and where it comes at the very end of the work, what was taken does not get to the
+        caller.
         """
-        if isinstance(error, P2PError | LateError) and not isinstance(error, ReentrantCallError):
+        is_refusal = isinstance(error, P2PError | LateError)
+        if is_refusal and not isinstance(error, ReentrantCallError) and _is_ours(error):
             self.busy = False
         elif not isinstance(error, RuntimeError):
             self.busy = True
@@ -170,3 +175,13 @@ class Section:
         """Make the lock; in a forked child another one, which no thread of the parent's has."""
         self.lock = threading.RLock()
         self.busy = False
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether it was raised here, not by a user's code, such as a signal's handler."""
+    at = error.__traceback__
+    while at is not None:
+        if at.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in OURS:
+            return False
+        at = at.tb_next
+    return True

@@ -161,7 +161,7 @@ class Commits:
     def _can_record(self) -> bool:
         """Whether a session waits to be recorded, and has finished joining."""
         newcomers = self._points.newcomers
-        return bool(newcomers) and self._points.has_begun(newcomers[0])
+        return bool(newcomers) and newcomers[0].is_decided
 
     def _is_sync_due(self, now_ns: int) -> bool:
         is_on = self._fsync == "interval" and self._points.file.unsynced

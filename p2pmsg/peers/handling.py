@@ -164,10 +164,7 @@ class LoopServing(LoopFace):
         await self._driver.run(self._peer.wait_for_end())
 
     async def _close(self, timeout: float | None) -> None:
-        try:
-            await self._end(self._peer.close(timeout, CLOSED))
-        finally:
-            self.close_now()
+        await self._end(self._peer.close(timeout, CLOSED))
 
     def close_now(self) -> None:
         """Close without waiting for what is at work, also where its event loop has ended."""

@@ -193,10 +193,15 @@ class RequesterPeer(Peer):
         engine = self.engine
         engine.check_usable()
         packed, time_ns = engine.pack(topic, value), int(deadline * 1e9)
+        engine.check_time(self.now_ns())  # nobody may iterate over what ended meanwhile
         engine.check_space(topic)
         gathering = engine.begin_all(topic, packed, time_ns, self.now_ns() + time_ns)
         self._flush()
         return gathering
+
+    def end_all(self, gathering: Gathering) -> None:
+        """Wait for no more answers of all."""
+        self.engine.forget(gathering.number)
 
     def next_answer(self, gathering: Gathering) -> Verb[Answer | None]:
         """Return the next answer of all; None where there are no more."""

@@ -403,8 +403,8 @@ class ServingPeer(Peer):
         self._check_logged(failure)
 
     def _begin_close(self) -> None:
-        self.closed_why = CLOSED
         self.core.begin_close(now_ns=self.now_ns())
+        self.closed_why = CLOSED  # last: an exception before it leaves the batches to be sealed
 
     def _end(self) -> None:
         """Take no more turns; count who has not got everything."""

@@ -62,8 +62,8 @@ class EndpointHeads:
     """What there is no right to now, by topic or prefix; each is logged once as a warning, too."""
 
     unanswered: str = ""
-    """Who is there, where no welcome has come for 5 s, or why we are refused, in words; it is
-    logged once as a warning, too. "" where all is well."""
+    """Who is there, where no welcome has come for 5 s, or why we are refused, in words; both are
+    logged once as a warning, too. Or who is there and has not answered. "" where all is well."""
 
     @property
     def only(self) -> Heads | None:

@@ -124,14 +124,6 @@ class Place:
             return self._first_met(now_ns)
         return next(iter(self.publishers.values())) if len(self.publishers) == 1 else None
 
-    def present(self, now_ns: int) -> dict[int, Presence]:
-        """Return whom to ask for all that is here, by session; of a group, who was heard lately."""
-        if not self.endpoint.is_datagram:
-            return self.publishers
-        lately_ns, first = now_ns - GONE_NS, self._first_met(now_ns)
-        found = {s: one for s, one in self.publishers.items() if self._heard[s] >= lately_ns}
-        return found or ({} if first is None else {first.session: first})
-
     def is_meeting(self, now_ns: int) -> bool:
         """Whether more publishers of a group may be there than were heard of yet."""
         return self.endpoint.is_datagram and now_ns - self._listening_ns < _MEETING_NS
@@ -256,15 +248,21 @@ class Place:
                 self.relay, self._relay_at, self.publishers = RelayList(session), address, {}
         elif self.endpoint.is_datagram:
             publishers.pop(session, None)
+            for other in [s for s, one in publishers.items() if one.name == welcome.name]:
+                if self._heard.get(other, 0) < now_ns - GONE_NS:
+                    self._forget(other)
             if len(publishers) >= PUBLISHERS_MAX:
-                self._heard.pop(next(iter(publishers)))
-                del publishers[next(iter(publishers))]
+                self._forget(next(iter(publishers)))
             publishers[session] = Presence(session, welcome.name, address)
             self._heard[session] = now_ns
         else:
             # One that restarted on its log has the same session, and another recovery endpoint.
             self.relay = self._relay_at = None
             self.publishers = {session: Presence(session, welcome.name, address)}
+
+    def _forget(self, session: int) -> None:
+        del self.publishers[session]
+        self._heard.pop(session, None)
 
     def take_sessions(self, frame: Frame, now_ns: int) -> None:
         """Take a relay's list; raises `FrameError`."""

@@ -7,7 +7,7 @@
     heard   by heartbeats of the followed topics, 10 ms after a stream falls quiet
 
     a publisher   one session: its welcome says which, HEADS and heartbeats where it stands
-    a group       a session for each publisher that was heard of lately
+    a group       a session for each publisher that was heard of, until another has its name
     a relay       all that its list says; its pulse says when there is another list
 """
 
@@ -116,6 +116,11 @@ class PlaceHeads:
 
     def view(self, unanswered: str) -> EndpointHeads:
         """Return what is known now; the place's sockets know who is there that gives no answer."""
+        silent = [q.presence.name for s, q in self._questions.items() if s not in self.heads]
+        if silent and not unanswered:
+            unanswered = f"publisher {silent[0]!r} has not answered yet"
+            if len(silent) > 1:
+                unanswered += f", nor have {len(silent) - 1} more"
         return EndpointHeads(
             sessions=dict(self.heads),
             former=dict(self._former),
@@ -156,7 +161,6 @@ class PlaceHeads:
     def take(self, frames: Iterable[Frame], now_ns: int, floor_ns: int) -> bool:
         """Take what has come; returns whether there is something new."""
         before = self.has_answered, self.reachable, self.is_relay
-        self._changed = False
         self._now_ns, self._floor_ns = now_ns, floor_ns
         for frame in frames:
             try:
@@ -170,7 +174,8 @@ class PlaceHeads:
                 self.place.invalid += 1
         self._on_presences()
         self._plan(now_ns)
-        return self._changed or (self.has_answered, self.reachable, self.is_relay) != before
+        changed, self._changed = self._changed, False  # `ask` may have found something, too
+        return changed or (self.has_answered, self.reachable, self.is_relay) != before
 
     def _plan(self, now_ns: int) -> None:
         due_ns = [question.due_ns for question in self._questions.values()]
@@ -190,12 +195,20 @@ class PlaceHeads:
                 else _Question(presence)
                 for session, presence in presences.items()
             }
-            if self.place.endpoint.is_datagram and presences:
-                self._end(self.heads.keys() - presences.keys())
+            if self.place.endpoint.is_datagram:
+                self._end_replaced()
         if relay is not None and relay.complete and relay.settled:
             self._end(self.heads.keys() - presences.keys())
             if presences:  # one that has nothing for us lists no session
                 self.denied = {s: found for s, found in self.denied.items() if s in presences}
+
+    def _end_replaced(self) -> None:
+        """End the sessions that have another one in their place; in a group, one of their name."""
+        gone = self.heads.keys() - self._questions.keys()
+        if gone and self.place.endpoint.is_datagram:
+            names = {question.presence.name for question in self._questions.values()}
+            gone = {session for session in gone if self.heads[session].publisher in names}
+        self._end(gone)
 
     def _end(self, sessions: Iterable[int]) -> None:
         """Keep the last heads of sessions that are not here any more."""
@@ -209,7 +222,7 @@ class PlaceHeads:
         """Return whom to ask, by session."""
         place = self.place
         if self._follows and (place.relay is not None or place.endpoint.is_datagram):
-            return place.present(self._now_ns)
+            return place.publishers
         peer = place.publisher(self._session, self._now_ns)
         return {} if peer is None else {peer.session: peer}
 
@@ -229,8 +242,8 @@ class PlaceHeads:
         if self.heads.get(frame.session) == heads:
             return
         self._changed = True
-        if not self.is_relay:  # another session here has ended
-            self._end(self.heads.keys() - self._questions.keys())
+        if not self.is_relay:
+            self._end_replaced()
         self.heads[frame.session] = heads
         self._former.pop(frame.session, None)
         question.wait_ns = 0

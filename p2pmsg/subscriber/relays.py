@@ -205,11 +205,13 @@ class RelayClient:
             self._effects.connect(line, relay, welcome.recovery)
         up.name, up.recovery, up.stall_ms = welcome.name, welcome.recovery, welcome.stall_ms
         former, state.relay = state.relay, relay
-        if former is not None and former != relay:  # it was restarted without its log
-            for _, route in self.routes_over(line):
+        is_other = former is not None and former != relay  # it was restarted without its log
+        for _, route in self.routes_over(line):
+            if is_other:
                 route.key, route.refused = relay, {}
                 route.on(RouteEvent.REPLACED)
-                route.on(RouteEvent.ANNOUNCED)
+            route.on(RouteEvent.ANNOUNCED)  # one that closes sends no welcome
+        if former is not None and is_other:
             self._part(line, former)
         if line not in up.lines:
             up.lines.append(line)
@@ -328,6 +330,7 @@ class RelayClient:
             if route is None:
                 route = Route(up.id, line, entry.hops, now_ns=now_ns)
                 peer.relayed.append(route)
+                peer.was_relayed = True
             if not route.joined and route.probe is None:
                 unprobed.append(route)
             route.hops, route.announced_ns = entry.hops, now_ns

@@ -10,8 +10,8 @@ A publisher may have passed the subscriber's position again by then. It is known
 its echo says that its new incarnation began below what its former incarnation had sent to us, or
 below what that had reported of itself: each echo and heartbeat says of which incarnation it is.
 From the first sign of another incarnation until the echo, nothing of the session is taken: the
-sequences may be those of other messages. Where relays have the session, only what it had reported
-is compared.
+sequences may be those of other messages. Where relays have or had the session, only what it had
+reported is compared.
 
 In a multicast anybody can report messages that never were. So a head that was only heard of shows
 nothing there: what came or was confirmed counts, and before a stream has begun only what came and
@@ -143,10 +143,6 @@ class ResumePoints(Resume):
         if peer not in self.newcomers:
             self.newcomers.append(peer)
 
-    def has_begun(self, peer: Session) -> bool:
-        """Whether all streams of a session have begun that were there when it was joined."""
-        return peer.is_decided
-
     def recording(self, connections: Sequence[Connection]) -> Iterator[Callable[[], object]]:
         """Yield what writes the newcomers down, one by one; it may be begun again.
 
@@ -157,7 +153,7 @@ class ResumePoints(Resume):
             self._rewound.pop((session, topic), None)
         while self.newcomers:
             peer = self.newcomers[0]
-            if not self.has_begun(peer):
+            if not peer.is_decided:
                 return  # an exception cut its joining short; it is probed again
             streams = list(peer.streams.values())
             starts = {s.topic: s.receiver.start for s in streams if s.receiver.started}
@@ -279,10 +275,10 @@ def _of_former(peer: Session, stream: Stream, asked: int) -> int:
     of the former one. In a multicast that is so where the datagrams came from another address.
     """
     published, receiver = stream.compared.published, stream.receiver
-    if peer.relayed:
+    if peer.was_relayed:
         return published  # a relay may have passed on what the new one published
     if peer.group is None:
-        return max(published, receiver.received_stop)
+        return max(published, _heard(receiver.received_stop, asked))
     return max(published, _heard(receiver.head_known, asked)) if peer.group.moved else published
 
 

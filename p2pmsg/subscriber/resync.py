@@ -50,8 +50,8 @@ def _resync_peers(core: SubscriberCore, now_ns: int) -> None:
     for session, peer in list(core.peers.items()):
         if peer.gone:
             continue
-        if not peer.direct and peer.relayed:
-            continue
+        if not peer.direct and (peer.relayed or peer.joined):
+            continue  # where its last route went, it ends when that is due
         if peer.own.line < 0:  # it was about to be made
             del core.peers[session]
             for index, line in enumerate(core.lines):

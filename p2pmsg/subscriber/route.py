@@ -102,7 +102,7 @@ class Route:
     @property
     def closing(self) -> bool:
         """Whether the other side said that it closes."""
-        return self.state >= RouteState.CLOSING
+        return RouteState.CLOSING <= self.state <= RouteState.COMPLETE
 
     @property
     def is_complete(self) -> bool:

@@ -113,6 +113,8 @@ class Session:
     """The route to the publisher itself."""
     relayed: list[Route] = field(default_factory=list)
     """The routes over relays."""
+    was_relayed: bool = False
+    """Whether there ever was one."""
     answer: AnswerTime = field(default_factory=answer_time)
     """How long answers to its NACKs take."""
     group: GroupState | None = None
@@ -269,7 +271,6 @@ class Stream:
     """How its frames begin."""
     plain_prefix: bytes = b""
     """How those begin that have values only."""
-    """Reads `prefix`, the header after it, and four bytes of the body."""
     typed: ValueType | None = None
     """Decodes its values; None: into what msgpack says that they are."""
     delivered_to: int | None = None

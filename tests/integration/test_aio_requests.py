@@ -199,3 +199,16 @@ def test_what_is_at_work_is_answered_before_it_closes():
                 responder.start()
 
     run(main)
+
+
+def test_a_close_from_another_loop_is_refused_and_ends_nothing():
+    async def main():
+        async with (
+            Responder(LOOPBACK, HANDLERS) as responder,
+            Requester(responder.endpoint) as asks,
+        ):
+            with pytest.raises(RuntimeError):
+                await asyncio.to_thread(lambda: asyncio.run(responder.close()))
+            assert await asks.request("square", 3, timeout=60) == 9
+
+    run(main)

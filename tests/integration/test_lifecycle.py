@@ -73,6 +73,22 @@ def test_close_waits_for_a_subscriber_that_still_has_gaps(
         check_ledger(subscriber, delivered=5_000, outstanding=0, lost=0)
 
 
+def test_a_close_that_was_interrupted_as_it_began_loses_nothing(connect, monkeypatch):
+    publisher, subscriber = connect(publisher={"config": p2pmsg.PublisherConfig(linger=1.0)})
+    for number in range(3000):
+        publisher.publish("t", number)
+
+    def interrupted(*_, **__):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("p2pmsg.publisher.core.PublisherCore.begin_close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        publisher.close()
+    publisher.close(timeout=60)
+    assert [subscriber.receive(60).value for _ in range(3000)] == list(range(3000))
+
+
 def test_a_closed_subscriber_keeps_its_ledger(connect):
     publisher, subscriber = connect()
     publisher.publish_many(TOPIC, range(10_000))

@@ -177,6 +177,17 @@ def test_scatter_and_gather(make_responder, make_requester, opened):
     assert len(answers) == 3
 
 
+def test_answers_that_nobody_waits_for_take_no_space(make_responder, opened):
+    responder = make_responder({"price": lambda n: n})
+    places = [responder.endpoint, "tcp://127.0.0.1:1"]
+    requester = opened.enter_context(p2pmsg.Requester(places, pending_max=1))
+    for number in range(3):
+        for answer in requester.request_all("price", number, deadline=60):
+            assert answer.value == number
+            break
+        assert requester.request("price", number, timeout=60) == number
+
+
 def test_several_threads_ask_at_once(make_responder, make_requester):
     responder = make_responder({"same": lambda n: n}, threads=4)
     requester = make_requester(responder.endpoint)

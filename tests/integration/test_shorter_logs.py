@@ -222,6 +222,15 @@ def test_it_learns_it_of_one_that_was_killed_before_it_said_how_far_it_was(tmp_p
     assert (report.start, report.stop, report.reason.value) == (100, 200, "rewound")
 
 
+def test_one_that_starts_further_on_learns_of_no_publisher_that_went_back(tmp_path):
+    with p2pmsg.Subscriber(ENDPOINT.format(tmp_path), start=1000) as subscriber:
+        for _ in range(2):
+            with publisher(tmp_path) as one:
+                one.wait_for_subscribers(1, timeout=60)
+                one.publish_many("t", list(range(10)))
+        assert subscriber.stats().streams_rewound == 0
+
+
 def test_a_relay_keeps_what_it_has_and_says_so(tmp_path, caplog):
     with p2pmsg.Relay(ENDPOINT.format(tmp_path), f"ipc://{tmp_path}/relay") as relay:
 

@@ -21,7 +21,7 @@ class Pusher(PusherBase, LoopFace):
 
     In an event loop there is no thread, and `push` never waits. What takes time is done by a thread
     of the loop's executor: forcing a log to the disk, and opening it where it is made by
-    `await Pusher.open(…)`. With `fsync="always"`, what was pushed is on the disk when the next
+    `aio.Pusher.open`. With `fsync="always"`, what was pushed is on the disk when the next
     `drain` returns, and no worker gets it before.
 
     In a loop of another kind (trio's, one of your own) wait until one of `wait_fds()` is readable

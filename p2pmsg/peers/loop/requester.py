@@ -2,10 +2,12 @@
 
 import builtins
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 from p2pmsg.checks import time_to_wait
 from p2pmsg.driver.faces import LoopFace
+from p2pmsg.errors import P2PError
 from p2pmsg.message import T
 from p2pmsg.peers.requester import RequesterBase, check_request, check_time, check_type
 from p2pmsg.requests.answers import Answer
@@ -119,8 +121,12 @@ class Requester(RequesterBase, LoopFace):
         return self._answers_of(gathering)
 
     async def _answers_of(self, gathering: Gathering) -> AsyncIterator[Answer]:
-        while (answer := await self._driver.run(self._peer.next_answer(gathering))) is not None:
-            yield answer
+        try:
+            while (answer := await self._driver.run(self._peer.next_answer(gathering))) is not None:
+                yield answer
+        finally:
+            with suppress(P2PError):  # it is closed, or a finalizer is called within a call
+                self._driver.section.run(self._peer.end_all, gathering)
 
     async def close(self, timeout: float = 0.0) -> None:
         """Close; a request that waits, in another task or thread, raises `ClosedError`.

@@ -22,7 +22,7 @@ class Pusher(PusherBase, ThreadFace):
 
     In an event loop there is no thread, and `push` never waits. What takes time is done by a thread
     of the loop's executor: forcing a log to the disk, and opening it where it is made by
-    `Pusher.open(…)`. With `fsync="always"`, what was pushed is on the disk when the next
+    `p2pmsg.Pusher.open`. With `fsync="always"`, what was pushed is on the disk when the next
     `drain` returns, and no worker gets it before.
 
     In a loop of another kind (trio's, one of your own) wait until one of `wait_fds()` is readable

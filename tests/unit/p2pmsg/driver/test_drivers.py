@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pmsg.driver import threads
+from p2pmsg.driver import section, threads
 from p2pmsg.driver.verbs import Calling
 from p2pmsg.errors import ClosedError, P2PError
 from tests.unit.p2pmsg.driver.toy import AioBox, Box, LetterBox
@@ -68,6 +68,13 @@ class Manual:
 
     def close(self):
         self.box.close_now()
+
+
+@pytest.fixture(autouse=True)
+def toys_are_ours():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(section, "OURS", {*section.OURS, "tests"})
+        yield
 
 
 @pytest.fixture(params=[Threads, Loop, Manual])

@@ -74,6 +74,23 @@ def test_a_call_within_a_call_is_refused_and_the_outer_one_goes_on():
     assert (ledger.first, ledger.resyncs) == (1, 0)
 
 
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_an_error_that_a_users_code_raised_inside_is_no_refusal(monkeypatch, is_ours):
+    """As a signal's handler raises one that comes out of another peer's call."""
+    if is_ours:
+        monkeypatch.setattr(section_module, "OURS", {*section_module.OURS, "tests"})
+    ledger = Ledger()
+    section = Section(ledger.resync)
+
+    def struck():
+        raise ClosedError("the box")
+
+    with pytest.raises(ClosedError):
+        section.run(struck)
+    section.run(ledger.check)
+    assert ledger.resyncs == (not is_ours)
+
+
 def test_another_thread_is_refused_where_one_alone_may_enter():
     def refuse():
         raise RuntimeError("not here")
