@@ -132,7 +132,11 @@ class LoopFace(NotCopied):
 
         def shut(done: "asyncio.Future[Peer]") -> None:
             if done.exception() is None:
-                done.result().shut()  # here: the loop, and its executor, may be ending
+                peer = done.result()
+                try:
+                    loop.run_in_executor(None, peer.shut)
+                except RuntimeError:  # the loop is ending, and its executor has
+                    peer.shut()
 
         try:
             made._drive(await asyncio.shield(opening))

@@ -243,7 +243,7 @@ class SessionJoiner:
     def next_ns(self, now_ns: int) -> int:
         """Return when to check again."""
         hurried = bool(self._table.relays.waiting) or any(
-            (p.probe or p.closing or (p.relayed and not p.joined)) and not p.gone
+            (p.probe or (p.closing and p.own.joined) or (p.relayed and not p.joined)) and not p.gone
             for p in self._table.peers.values()
         )
         return now_ns + (HURRIED_CHECK_NS if hurried else self._check_ns)

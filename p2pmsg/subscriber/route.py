@@ -101,8 +101,8 @@ class Route:
 
     @property
     def closing(self) -> bool:
-        """Whether the other side said that it closes."""
-        return RouteState.CLOSING <= self.state <= RouteState.COMPLETE
+        """Whether the other side said that it closes, or that it had closed."""
+        return self.state >= RouteState.CLOSING
 
     @property
     def is_complete(self) -> bool:

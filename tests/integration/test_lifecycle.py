@@ -73,6 +73,7 @@ def test_close_waits_for_a_subscriber_that_still_has_gaps(
         check_ledger(subscriber, delivered=5_000, outstanding=0, lost=0)
 
 
+@pytest.mark.internal
 def test_a_close_that_was_interrupted_as_it_began_loses_nothing(connect, monkeypatch):
     publisher, subscriber = connect(publisher={"config": p2pmsg.PublisherConfig(linger=1.0)})
     for number in range(3000):
