@@ -12,7 +12,6 @@ from transports.context import Context, Socket
 _EVENT: Final = struct.Struct("=hi")
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _POLLIN: Final = int(zmq.POLLIN)
-_INTERRUPTIONS_MAX: Final = 100
 _numbers: Final = count()
 
 
@@ -38,7 +37,7 @@ class Monitor:
         try:
             self._pair.set(zmq.RCVHWM, 0)
             self._pair.connect(address)
-            for _ in range(_INTERRUPTIONS_MAX):
+            while True:
                 with suppress(zmq.error.InterruptedSystemCall):  # pyzmq does not try it again
                     socket.monitor(address, events)
                     break

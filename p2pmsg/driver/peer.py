@@ -80,7 +80,8 @@ class Peer(ABC):
     def resync(self) -> None:
         """Put the engine right after an exception that came somewhere in it.
 
-        A publisher cuts its open batches back to the last sequence that it returned; who receives
+        A publisher cuts its open batches back to the last message that is whole in them, the one of
+        the call that was interrupted perhaps; who receives
         drops what it was taking, and asks again; who sends or takes jobs says again what it has.
         """
 

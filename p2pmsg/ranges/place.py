@@ -8,6 +8,7 @@
 
 from collections import Counter, deque
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 import transports
@@ -248,8 +249,8 @@ class Place:
                 self.relay, self._relay_at, self.publishers = RelayList(session), address, {}
         elif self.endpoint.is_datagram:
             publishers.pop(session, None)
-            for other in [s for s, one in publishers.items() if one.name == welcome.name]:
-                if self._heard.get(other, 0) < now_ns - GONE_NS:
+            for other in self._silent(now_ns):
+                if publishers[other].name == welcome.name:
                     self._forget(other)
             if len(publishers) >= PUBLISHERS_MAX:
                 self._forget(next(iter(publishers)))
@@ -259,6 +260,11 @@ class Place:
             # One that restarted on its log has the same session, and another recovery endpoint.
             self.relay = self._relay_at = None
             self.publishers = {session: Presence(session, welcome.name, address)}
+
+    def _silent(self, now_ns: int) -> list[int]:
+        """Return the sessions of a group that were not heard of lately; they come first."""
+        lately_ns = now_ns - GONE_NS
+        return list(takewhile(lambda s: self._heard.get(s, 0) < lately_ns, self.publishers))
 
     def _forget(self, session: int) -> None:
         del self.publishers[session]

@@ -220,10 +220,9 @@ class PlaceHeads:
 
     def _presences(self) -> dict[int, Presence]:
         """Return whom to ask, by session."""
-        place = self.place
-        if self._follows and (place.relay is not None or place.endpoint.is_datagram):
-            return place.publishers
-        peer = place.publisher(self._session, self._now_ns)
+        if self._follows:
+            return self.place.publishers
+        peer = self.place.publisher(self._session, self._now_ns)
         return {} if peer is None else {peer.session: peer}
 
     def _take_heads(self, frame: Frame) -> None:

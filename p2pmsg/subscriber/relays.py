@@ -205,13 +205,12 @@ class RelayClient:
             self._effects.connect(line, relay, welcome.recovery)
         up.name, up.recovery, up.stall_ms = welcome.name, welcome.recovery, welcome.stall_ms
         former, state.relay = state.relay, relay
-        is_other = former is not None and former != relay  # it was restarted without its log
         for _, route in self.routes_over(line):
-            if is_other:
+            if route.key != relay:  # it was restarted without its log
                 route.key, route.refused = relay, {}
                 route.on(RouteEvent.REPLACED)
             route.on(RouteEvent.ANNOUNCED)  # one that closes sends no welcome
-        if former is not None and is_other:
+        if former is not None and former != relay:
             self._part(line, former)
         if line not in up.lines:
             up.lines.append(line)

@@ -146,7 +146,6 @@ def publish_joined(endpoint, directory, count):
     with p2pmsg.Publisher(endpoint, name="feed", log=p2pmsg.LogConfig(directory)) as publisher:
         publisher.wait_for_subscribers(1, timeout=60)
         publisher.publish_many("t", list(range(int(count))))
-        say("published")
         sys.stdin.read()
 
 

@@ -21,9 +21,9 @@ class Pusher(PusherBase, ThreadFace):
     goes to another. `push` may be called from several threads, and waits for space there.
 
     In an event loop there is no thread, and `push` never waits. What takes time is done by a thread
-    of the loop's executor: forcing a log to the disk, and opening it where it is made by
-    `p2pmsg.Pusher.open`. With `fsync="always"`, what was pushed is on the disk when the next
-    `drain` returns, and no worker gets it before.
+    of the loop's executor: forcing a log to the disk, and opening it by `open`, where there is
+    one. With `fsync="always"`, what was pushed is on the disk when the next `drain` returns, and no
+    worker gets it before.
 
     In a loop of another kind (trio's, one of your own) wait until one of `wait_fds()` is readable
     or `next_deadline` has come, and call `turn()`. What is to be awaited is begun with `begin`, as
